@@ -303,7 +303,7 @@ async def test_changed_code_blocks_the_process_until_the_old_code_is_back(
             return await handle.status() == "blocked" or None
 
         await eventually(is_blocked)
-        with pytest.raises(ProcessBlocked, match="replay_refused"):
+        with pytest.raises(ProcessBlocked, match="effect_replay_diverged"):
             await handle.result(timeout="100ms")
     app, _ = make(changed=False)
     async with app:

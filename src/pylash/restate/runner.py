@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from restate.exceptions import SuspendedException
 
 from pylash.durable.commands import CancelProcess, StartProcess
-from pylash.durable.processes import Registration, carrier_target
+from pylash.durable.processes import ProcessRecord, Registration, carrier_target
 from pylash.durable.runs import Attached
-from pylash.durable.scopes import ExecutionScope, session_of
+from pylash.durable.scopes import ExecutionScope, ProcessScope, session_of
 from pylash.durable.sessions import NewTurn
 from pylash.durable.stores import Taken
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runner_parts import RunnerParts
 from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
+from pylash.engine.runs.run import LiveRun
+from pylash.engine.worker.blocked_runs import retry_fitting
 from pylash.restate.attempt import Attempt, AttemptEnd
-from pylash.restate.attempt_journal import ActionFailed, EngineRefused, Suspended
+from pylash.restate.attempt_journal import (
+    ActionFailed,
+    AttemptJournal,
+    EngineRefused,
+    Suspended,
+)
 from pylash.restate.batched_take import BatchedTake
-from pylash.restate.courier import Courier
+from pylash.restate.controller import until_answered, whole_result
+from pylash.restate.courier import Courier, service_and_key
 from pylash.restate.engine_mark import ENGINE, mark_for_restate, store_id
+from pylash.restate.recorded import divergence, read_recorded, was_paused
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
 from pylash.values.errors import LashError, LeaseLost, StoreError
-from pylash.values.process_errors import ReplayRefused, StoreOfOthers
+from pylash.values.process_errors import StoreOfOthers
 
 if TYPE_CHECKING:
     from pylash.restate.host import RestateHost
@@ -66,7 +76,6 @@ class RestateRunner:
         self.is_open = False
         # Set while the app closes: new attempts are refused, and the server tries again, elsewhere or later.
         self._is_draining = False
-        self._targets = [carrier_target(ENGINE, one) for one in parts.programs.targets()]
         self._store_id = store_id(parts.journal.store.secret)
         # Whether that was logged: the server repeats each of them.
         self._has_foreign_runs = False
@@ -84,7 +93,7 @@ class RestateRunner:
         journal = self._journal
         await self._host.open(self)
         try:
-            await journal.membership.announce(self._targets)
+            await self._announced_targets()
             self.is_open = True
             self._endpoint = await self._host.open_endpoint(self._tasks)
         except BaseException:
@@ -92,11 +101,13 @@ class RestateRunner:
             await self._host.close()
             raise
         courier = Courier(
-            journal.store, journal.hub, self._host.client, self._targets, self._store_id
+            journal.store, journal.hub, self._host.client, self._announced_targets, self._store_id
         )
         self._unsubscribe = journal.hub.subscribe(self._on_topic, "wake", "cancel")
         self._tasks.serve(courier.work_forever())
         self._tasks.serve(self._find_lost_hints())
+        parts = self._parts
+        self._tasks.serve(retry_fitting(journal, parts.programs, parts.drives, self._host))
 
     async def close(self) -> None:
         """Let the attempts that are executed here end within the grace period, and abort the rest.
@@ -132,6 +143,14 @@ class RestateRunner:
         """How many runs must stop before the app is closed."""
         return len(self._live)
 
+    async def _announced_targets(self) -> list[str]:
+        """Return the targets of the app, after the other workers were told which it has."""
+        membership = self._journal.membership
+        targets = [carrier_target(ENGINE, one) for one in self._parts.programs.targets()]
+        if targets != membership.targets:
+            await membership.announce(targets)
+        return targets
+
     # --- starting ---
 
     def start(self, command: StartProcess) -> Awaitable[Any]:
@@ -151,13 +170,17 @@ class RestateRunner:
         """Submit a turn: a row that the courier sends."""
         await self._journal.store.sessions.submit(new, self._journal.new_token())
 
-    def has(self, run_id: str) -> bool:  # noqa: ARG002 - results come through the store
-        """Return False: the store has the results."""
-        return False
+    def has(self, run_id: str) -> bool:
+        """Return whether a turn is executed here, so that its events need no relay; results of others are in the store."""
+        return any(run.id == run_id for run in self._turns())
 
-    def turn_of(self, session_id: str) -> str | None:  # noqa: ARG002
-        """Return None: the server decides where turns are executed."""
-        return None
+    def turn_of(self, session_id: str) -> str | None:
+        """Return the turn of a session that is executed here."""
+        return next((run.id for run in self._turns() if run.session_id == session_id), None)
+
+    def _turns(self) -> Iterator[LiveRun]:
+        runs = (attempt.run for attempt in self._live.values())
+        return (run for run in runs if run is not None and run.session_id is not None)
 
     async def quiet(self) -> None:
         """Return at once: a simulated clock cannot advance the time of a server."""
@@ -206,26 +229,52 @@ class RestateRunner:
             if taken is None:
                 await self._end_invocation(context, invocation)
                 return
-            end = await self._end_of(attempt, taken)
+            if is_outdated(context, taken):
+                await self._host.client.kill(invocation)
+                raise AttemptFailed(f"{taken.fence.name} was moved to another invocation")
+            end = await self._end_of(attempt, taken, journal, invocation)
         finally:
-            if self._live.get(run) is attempt:
-                del self._live[run]
-            self._ended.set()
+            self._remove(run, attempt)
             journal.stop()
+        await self._conclude(context, taken, end)
+
+    async def _conclude(self, context: Any, taken: Taken, end: AttemptEnd) -> None:
+        """Let the server do what follows from the end of an attempt."""
+        invocation = context.request().id
+        if end is AttemptEnd.OVER:
+            await self._end_invocation(context, invocation)
         if end is AttemptEnd.BLOCKED:
+            # Before the pause: a paused invocation does nothing by itself, so the store must know what to end.
+            noting = partial(self._journal.store.runs.note_invocation, taken.fence, invocation)
+            await until_answered(noting)
             await self._host.client.pause(invocation)
             raise AttemptFailed(f"{taken.fence.name} is blocked")
         if end is AttemptEnd.AGAIN:
             raise AttemptFailed(f"{taken.fence.name} is executed again")
 
-    async def _end_of(self, attempt: Attempt, taken: Taken) -> AttemptEnd:
+    async def _end_of(
+        self, attempt: Attempt, taken: Taken, journal: AttemptJournal, invocation: str
+    ) -> AttemptEnd:
         """Execute an attempt that has its run."""
+
+        async def explain(refusal: EngineRefused) -> LashError | None:
+            # It was resumed by a retry or a cancel: a person has decided that it goes on, by key. The records of a turn
+            # have no such form, because its messages are written with its end.
+            is_process = isinstance(taken.fence.scope, ProcessScope)
+            if is_process and await was_paused(self._host.client, invocation):
+                return None
+            return divergence(attempt.run, taken.fence, refusal, await journal.recorded())
+
         try:
-            return await attempt.execute(taken, _loaded(taken))
+            return await attempt.execute(taken, _loaded(taken), explain)
         except Suspended:
             raise SuspendedException from None
         except EngineRefused as refusal:
-            await self._block(taken, ReplayRefused(taken.fence.name, str(refusal)))
+            trouble = await explain(refusal)
+            if trouble is None:
+                await self._move(taken, invocation)
+                raise AttemptFailed(f"{taken.fence.name} goes on in another invocation") from None
+            await self._block(taken, trouble)
             return AttemptEnd.BLOCKED
         except ActionFailed as failure:
             # Others own the run: an attempt that was taken over, or that ends this moment.
@@ -250,12 +299,31 @@ class RestateRunner:
         if self._is_draining:  # since the attempt was admitted
             attempt.drain()
 
+    def _remove(self, run: int, attempt: Attempt) -> None:
+        if self._live.get(run) is attempt:  # else a newer attempt is executed here
+            del self._live[run]
+            if attempt.run is not None:
+                # Without a result: who waits for one reads it in the store.
+                self._parts.on_end(attempt.run.id, None)
+        self._ended.set()
+
     async def _end_invocation(self, context: Any, invocation: str) -> None:
         """End an invocation whose run has ended in the store."""
         # An attempt that has recorded entries must ask for them before it may return, so it cannot end by itself.
         if context.vm.is_replaying():
             await self._host.client.kill(invocation)
             raise AttemptFailed("the run has ended")
+
+    async def _move(self, taken: Taken, invocation: str) -> None:
+        """Let a run that was retried continue by key in a new invocation: its code asks in another order than the recorded one."""
+        store, client = self._journal.store, self._host.client
+        whole = partial(whole_result, store.attachments)
+        recorded = await read_recorded(client, invocation, whole)
+        _log.info("%s goes on with what it has recorded, by key", taken.fence.name)
+        move = partial(store.journal.move, taken.fence, *recorded, taken.moves + 1)
+        await until_answered(move)
+        # Only now: what it has recorded is in the store.
+        await client.kill(invocation)
 
     async def _block(self, taken: Taken, trouble: LashError) -> None:
         _log.warning("%s is blocked: %s", taken.fence.name, trouble)
@@ -269,6 +337,15 @@ class RestateRunner:
             await store.processes.perform(CancelProcess(scope.id, CANCELLED), None)
         else:
             await store.sessions.cancel(session, CANCELLED)
+
+
+def is_outdated(context: Any, taken: Taken) -> bool:
+    """Return whether the run was moved to another invocation than the one of an attempt."""
+    subject = taken.subject
+    if not isinstance(subject, ProcessRecord):
+        return False
+    _, key = service_and_key(taken.fence.scope, subject.state.epoch, taken.moves)
+    return bool(context.key() != key)
 
 
 def _loaded(taken: Taken) -> LoadedRun:
