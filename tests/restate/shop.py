@@ -71,6 +71,12 @@ def make_app(kind: Any = Lash, **options: Any) -> Any:  # noqa: C901 - declarati
         return "rested"
 
     @declare
+    async def leaky(ctx: ProcessContext[None]) -> None:
+        await ctx.patched("quick")
+        await ctx.step(charge, 1)
+        await asyncio.open_connection("127.0.0.1", 1)
+
+    @declare
     async def on_paid(_: ProcessContext[None], event: dict[str, Any]) -> Any:
         return event["cents"]
 

@@ -98,6 +98,22 @@ def test_approvals_triggers_and_cancels(shop_app: Any) -> None:
     until(lambda: waiting.status() == "cancelled" or None)
 
 
+def test_a_process_that_uses_the_network_outside_a_step_is_blocked(shop_app: Any) -> None:
+    leaky = shop_app.start(shop.PROCESSES["leaky"])
+    until(lambda: leaky.status() == "blocked" or None)
+    view = output("show", leaky.id, "--store", APP)
+    assert view["code"] == "process_code_error"
+    assert "EffectOutsideStep" in view["reason"]
+    # The mark of the patch is in the journal of the server.
+    (patch,) = output("doctor", APP)["patches"]
+    assert (patch["patch"], patch["live"], patch["recorded"], patch["lacking"]) == (
+        "quick",
+        1,
+        1,
+        0,
+    )
+
+
 def test_doctor_checks_both_directions(
     restate_server: RestateServer, shop_environment: dict[str, str]
 ) -> None:

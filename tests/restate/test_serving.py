@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
@@ -286,3 +287,12 @@ def test_the_synchronous_app_and_a_client_use_a_worker_elsewhere(
         handle = client.start(definition, number=4)
         assert handle.result(timeout="20s") == 8
         assert [(one.name, one.status) for one in handle.timeline()] == [("double", "done")]
+
+
+def test_without_the_extra_it_names_what_to_install() -> None:
+    code = "import sys; sys.modules['hypercorn'] = None; from pylash.restate import RestateHost"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "pip install 'pylash[restate]'" in done.stderr
+    assert "[extra_missing]" in done.stderr

@@ -72,7 +72,11 @@ def doctor(app: str | None, store: str | None, as_json: bool) -> int:
         findings += run(_examine_engine(options, engine, _has_failed(findings)))
     has_failed = _has_failed(findings)
     # A store that fails a check may not be readable; its failure is what to report then.
-    code = None if chosen is None or has_failed else report_code(chosen, run(_read_work(options)))
+    code = (
+        None
+        if chosen is None or has_failed
+        else report_code(chosen, run(_read_work(options, engine)))
+    )
     if options.as_json:
         described = [finding._asdict() for finding in findings]
         nothing: dict[str, Any] = dict.fromkeys(("processes", "patches", "computed", "unread"))
@@ -102,9 +106,9 @@ async def _examine_engine(
     return await engine.examine(runs)
 
 
-async def _read_work(options: StoreOptions) -> StoredWork:
+async def _read_work(options: StoreOptions, engine: Engine | None) -> StoredWork:
     async with options.open_store() as (_, store):
-        return await read_work(store)
+        return await read_work(store, engine)
 
 
 def _versions(url: str) -> Finding:

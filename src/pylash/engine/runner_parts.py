@@ -65,6 +65,10 @@ class Engine(Protocol):
         """Check the engine and its workers, and compare what it knows with its runs in the store. Nothing is changed."""
         ...
 
+    async def recorded_patches(self) -> dict[str, set[str]]:
+        """Return the patches that open processes have recorded in the engine, by the ids of the processes."""
+        ...
+
     async def read_entries(self, store: Store, record: ProcessRecord) -> list[JournalEntry]:
         """Return what the engine has recorded for a process, as entries of a journal by key."""
         ...

@@ -47,6 +47,7 @@ from pylash.values.errors import DurationInvalid
 from pylash.values.names import check_name, storable
 from pylash.values.process_errors import (
     ArgumentsInvalid,
+    EffectOutsideStep,
     MissingProcessExecutionId,
     NameTaken,
     NotAProcess,
@@ -69,10 +70,11 @@ CODE_ERRORS: Final = (
     ArgumentsInvalid,
     DurationInvalid,
     NameTaken,
+    EffectOutsideStep,
 )
 """Exceptions that are nearly always mistakes in the code: a process that raises one is blocked, and can be continued.
 
-The last three are of calls of ctx: values that a parameter does not take, and a name that ``renamed=`` has as an old one.
+The last four are of ctx: values that a parameter does not take, a name that ``renamed=`` has as an old one, and work that belongs into a step.
 """
 
 

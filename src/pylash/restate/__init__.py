@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
     try:
         from pylash.restate.host import RestateHost  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        if error.name not in ("restate", "hypercorn", "httpx"):
+        if (error.name or "").partition(".")[0] not in ("restate", "hypercorn", "httpx"):
             raise
         raise ExtraMissing("RestateHost", "restate") from error
     return RestateHost

@@ -202,6 +202,15 @@ def service_and_key(scope: ExecutionScope, epoch: int = 0, moves: int = 0) -> tu
             raise AssertionError(f"no run of {scope} is sent")
 
 
+def process_of(key: str) -> str:
+    """Return the id of the process that a key belongs to.
+
+    >>> process_of(service_and_key(ProcessScope("a~1"), epoch=2)[1])
+    'a~1'
+    """
+    return without_epoch(key).replace("~~", "~")
+
+
 def without_epoch(key: str) -> str:
     """Return the key of a process's first journal."""
     return _EPOCH.sub(r"\1", key)

@@ -45,7 +45,7 @@ from pylash.restate.endpoint import (
     prepare,
 )
 from pylash.restate.engine_mark import ENGINE
-from pylash.restate.inspection import examine, recorded_effects
+from pylash.restate.inspection import examine, recorded_effects, recorded_patches
 from pylash.restate.recorded import invocation_of, read_names, read_recorded
 from pylash.restate.runner import RestateRunner
 from pylash.restate.sdk_journal import Disconnected, SdkJournal
@@ -171,6 +171,11 @@ class RestateHost:
         """Check the server and its workers, and compare what it knows with its runs in the store. Nothing is changed."""
         async with self.connected() as client:
             return await examine(client, self._endpoint, runs)
+
+    async def recorded_patches(self) -> dict[str, set[str]]:
+        """Return the patches that open processes have recorded, by the ids of the processes."""
+        async with self.connected() as client:
+            return await recorded_patches(client)
 
     # --- the endpoint ---
 

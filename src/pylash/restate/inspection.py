@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from pylash.durable.keys import PATCHED, patch_of
 from pylash.durable.runs import SECOND, EngineRun, JournalEntry, RunState
 from pylash.restate.clients import PROCESS_SERVICE, SERVICES, TURN_SERVICE, RestateClient
-from pylash.restate.courier import service_and_key, without_epoch
+from pylash.restate.courier import process_of, service_and_key, without_epoch
 from pylash.values.canonical import encode
 from pylash.values.errors import LashError
 from pylash.values.findings import Finding
@@ -42,6 +43,11 @@ from sys_journal where id = :id and "index" >= :first and "index" < :end order b
 OPEN: Final = """
 select target_service_name, target_service_key, status, pinned_deployment_id, last_failure from sys_invocation
 where target_service_name in (:process, :turn) and status <> 'completed' order by created_at limit :limit"""
+
+PATCHES: Final = """
+select i.target_service_key as key, j.name from sys_journal j join sys_invocation i on i.id = j.id
+where i.target_service_name = :process and i.status <> 'completed' and j.entry_type = 'Command: Run'
+  and strpos(j.name, :mark) > 0"""
 
 # --- the effects of a run ---
 
@@ -118,6 +124,15 @@ def _ended(entry: JournalEntry, at: int, result: dict[str, Any]) -> JournalEntry
 
 def _micros(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp() * SECOND)
+
+
+async def recorded_patches(client: RestateClient) -> dict[str, set[str]]:
+    """Return the patches that the open processes have recorded, by the ids of the processes."""
+    found: dict[str, set[str]] = {}
+    for row in await client.query(PATCHES, process=PROCESS_SERVICE, mark=PATCHED):
+        if (patch := patch_of(row["name"])) is not None:
+            found.setdefault(process_of(row["key"]), set()).add(patch)
+    return found
 
 
 # --- health ---

@@ -26,6 +26,7 @@ from pylash.cli.output import (
 from pylash.durable.processes import EngineInput, engine_target, split_carrier, split_target
 from pylash.durable.runs import Instant
 from pylash.durable.triggers import Subscription, SubscriptionView
+from pylash.engine.runner_parts import Engine
 from pylash.processes.declarations import Declarations
 from pylash.processes.patch_calls import PatchCall, find_patch_calls
 from pylash.stores.inspection import LiveProcess
@@ -90,10 +91,15 @@ class StoredWork(NamedTuple):
     now: Instant
 
 
-async def read_work(store: SqlStore) -> StoredWork:
-    """Read the live processes and the subscriptions of a store."""
+async def read_work(store: SqlStore, engine: Engine | None = None) -> StoredWork:
+    """Read the live processes and the subscriptions of a store; the engine has the patches of its own processes."""
+    patches = {} if engine is None else await engine.recorded_patches()
+    live = await store.inspection.live_processes()
     return StoredWork(
-        await store.inspection.live_processes(),
+        [
+            msgspec.structs.replace(one, patches=one.patches | patches.get(one.id, set()))
+            for one in live
+        ],
         await store.triggers.listed(),
         await store.inspection.now(),
     )
