@@ -99,10 +99,11 @@ class Courier:
 
     async def _send_ready(self) -> float:
         """Send the runs that are ready; return the seconds until the next one is due."""
-        for run, bell in await self._store.runs.ended_elsewhere(self._targets, BATCH):
+        targets = await self._targets()
+        for run, bell in await self._store.runs.ended_elsewhere(targets, BATCH):
             await self._end(run, bell)
         self._failure = None
-        rows, due = await self._store.runs.dispatch(ENGINE, await self._targets(), BATCH)
+        rows, due = await self._store.runs.dispatch(ENGINE, targets, BATCH)
         async with asyncio.TaskGroup() as group:
             for row in rows:
                 group.create_task(self._send(row))
