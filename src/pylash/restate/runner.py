@@ -21,7 +21,7 @@ from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runner_parts import RunnerParts
 from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
-from pylash.engine.runs.run import LiveRun
+from pylash.engine.runs.run import LiveRun, session_played
 from pylash.engine.worker.blocked_runs import retry_fitting
 from pylash.restate.attempt import Attempt, AttemptEnd
 from pylash.restate.attempt_journal import (
@@ -177,11 +177,11 @@ class RestateRunner:
 
     def turn_of(self, session_id: str) -> str | None:
         """Return the turn of a session that is executed here."""
-        return next((run.id for run in self._turns() if run.session_id == session_id), None)
+        return next((run.id for run in self._turns() if session_played(run) == session_id), None)
 
     def _turns(self) -> Iterator[LiveRun]:
         runs = (attempt.run for attempt in self._live.values())
-        return (run for run in runs if run is not None and run.session_id is not None)
+        return (run for run in runs if run is not None and session_played(run) is not None)
 
     async def quiet(self) -> None:
         """Return at once: a simulated clock cannot advance the time of a server."""

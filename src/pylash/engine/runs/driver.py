@@ -397,7 +397,7 @@ class RunDriver:
         is_cancel = False
         try:
             execute = self._controller.execute(envelope, local)
-            result = await (self._execute_after(stopped, execute) if stopped else execute)
+            result = await (_execute_after(stopped, execute) if stopped else execute)
         except (DurabilityError, StoreError) as error:
             if self.machine.state.effects.holds(effect):  # else it was stopped
                 self.close(error)
@@ -422,16 +422,6 @@ class RunDriver:
             self.tell(self.machine.code.land, effect, result, cancelled=is_cancel)
         finally:
             del result, effect  # an exception holds this frame
-
-    async def _execute_after(
-        self, stopped: tuple[asyncio.Task[None], ...], execute: Coroutine[Any, Any, Outcome]
-    ) -> Outcome:
-        try:
-            await asyncio.wait(stopped)
-        except asyncio.CancelledError:
-            execute.close()
-            raise
-        return await execute
 
     def _answer(self, effect: Effect, callers: tuple[Caller, ...]) -> None:
         result = effect.result
@@ -511,6 +501,17 @@ class RunDriver:
         # Otherwise the caller has left, and may be withdrawing another effect by now.
         if self.calls.get(caller) is call:
             self.tell(self.machine.code.withdrawn, caller, is_cancelled)
+
+
+async def _execute_after(
+    stopped: tuple[asyncio.Task[None], ...], execute: Coroutine[Any, Any, Outcome]
+) -> Outcome:
+    try:
+        await asyncio.wait(stopped)
+    except asyncio.CancelledError:
+        execute.close()
+        raise
+    return await execute
 
 
 async def end_detached_code(run: LiveRun) -> None:

@@ -109,13 +109,6 @@ class LiveRun:
         return self.fence.scope
 
     @property
-    def session_id(self) -> str | None:
-        """The session of which this is a turn; None for any other process."""
-        if isinstance(self.record, ProcessRecord):
-            return self.id if self.record.registration.plays_session else None
-        return None if self.turn is None else self.turn.session.id
-
-    @property
     def seed(self) -> str:
         """What its random names are derived from."""
         return self.record.seed
@@ -342,3 +335,12 @@ class LiveRun:
 
 def _last_write(decisions: Decisions) -> Write | None:
     return next((decision for decision in decisions if isinstance(decision, Write)), None)
+
+
+def session_played(run: LiveRun) -> str | None:
+    """Return the session of which a run is a turn; None for any other process."""
+    record = run.record
+    if isinstance(record, ProcessRecord):
+        # A process of any other kind may have the id of a session.
+        return run.id if record.registration.plays_session else None
+    return None if run.turn is None else run.turn.session.id

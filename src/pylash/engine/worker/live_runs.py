@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pylash.durable.machines.run_state import Phase
-from pylash.engine.runs.run import LiveRun
+from pylash.engine.runs.run import LiveRun, session_played
 
 
 class LiveRuns:
@@ -74,4 +74,4 @@ class LiveRuns:
 
     def turn_of(self, session_id: str) -> str | None:
         """Return the turn of a session that is executed here."""
-        return next((run.id for run in self if run.session_id == session_id), None)
+        return next((run.id for run in self if session_played(run) == session_id), None)
