@@ -182,8 +182,6 @@ class RunDriver:
         self._queue: list[Decision] | None = None
         # By the key of a group that is being decided: what will be recorded, and a future that ends when it is.
         self._deciding: dict[str, tuple[dict[str, Any], asyncio.Future[None]]] = {}
-        # Whether a task waits until calls have been held for long.
-        self._is_hold_limited = False
         memory.observe(self._progress_of)
 
     def tell(self, fact: Callable[..., Decisions], *facts: Any, **more: Any) -> Decisions:
@@ -262,7 +260,9 @@ class RunDriver:
             case BreakOff(effects=effects):
                 self._break_off(effects)
             case Hold():
-                self._limit_hold()
+                # The first of several: one task watches over all of them.
+                if len(self.machine.state.cancels.held) == 1:
+                    self.serve(limit_hold(self))
             case Hang():
                 pass  # the caller waits
             case Replay() | Park() | AskCancel() | Forget():
@@ -481,22 +481,6 @@ class RunDriver:
             raise Detached
         return recorded
 
-    def _limit_hold(self) -> None:
-        if not self._is_hold_limited:
-            self._is_hold_limited = True
-            self.serve(self._end_hold())
-
-    async def _end_hold(self) -> None:
-        """Tell the machine that calls are held for long: other code may wait for them, where the machine cannot see it."""
-        state = self.machine.state
-        try:
-            while state.cancels.held and not state.closed:
-                await asyncio.sleep(HOLD_SECONDS)
-                if state.cancels.held and not state.closed:
-                    self.tell(self.machine.hold_over)
-        finally:
-            self._is_hold_limited = False
-
     def _deliver(self, delivery: Deliver) -> None:
         """Cancel branches where they wait."""
         decided = self._deciding.pop(delivery.key, None)
@@ -531,6 +515,15 @@ class RunDriver:
         # Otherwise the caller has left, and may be withdrawing another effect by now.
         if self.calls.get(caller) is call:
             self.tell(self.machine.code.withdrawn, caller, is_cancelled)
+
+
+async def limit_hold(driver: RunDriver) -> None:
+    """Tell the machine that calls are held for long: other code may wait for them, where the machine cannot see it."""
+    state = driver.machine.state
+    while state.cancels.held and not state.closed:
+        await asyncio.sleep(HOLD_SECONDS)
+        if state.cancels.held and not state.closed:
+            driver.tell(driver.machine.hold_over)
 
 
 async def end_detached_code(run: LiveRun) -> None:
