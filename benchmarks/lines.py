@@ -326,6 +326,6 @@ ENGINE_LINES: Final = (
         _R4, "restate", "own", "by hand, an awakeable", "awakeable_parked", Load(1, 30), "restate"
     ),
     *_engines(_R5, "step_commits", ONE_BY_ONE, "pylash, one process"),
-    *_engines(_R5, "step_commits", MANY, "pylash, 100 processes"),
+    *_engines(_R5, "apart_commits", MANY, "pylash, 100 at once"),
     *_engines(_R6, "turn_commits", Load(1, 50)),
 )

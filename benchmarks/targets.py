@@ -16,6 +16,7 @@ _WORDS: Final = {
     "raw": "of raw commits",
     "dbos": "x DBOS",
     "restate": "x Restate",
+    "postgres": "x PostgreSQL alone",
     "none": "x with none parked",
     "first": "x the first turn",
     "few": "x after 1,000 runs",
@@ -49,6 +50,9 @@ class Target:
             return score.median
         if self.base in {"none", "first", "few"}:
             return self._grown(score, found)
+        if self.base == "postgres":
+            alone = among(found, "pylash", self.measure, _PG, self.scopes)
+            return None if alone is None else score.median / alone.median
         bases = FRAMEWORKS if self.base == "frameworks" else (self.base,)
         return min((score.ratios[base] for base in bases if base in score.ratios), default=None)
 
@@ -77,7 +81,7 @@ class Target:
         return {**wanted, "is": self.reached(found)}
 
 
-_LITE, _PG = "SQLite", "PostgreSQL"
+_LITE, _PG, _RESTATE = "SQLite", "PostgreSQL", "Restate"
 
 TARGETS: Final = (
     Target("SQLite, sequential", Measure.SEQUENTIAL, _LITE, "raw", 0.5),
@@ -122,5 +126,17 @@ TARGETS: Final = (
             ("list", Measure.LISTING),
             ("prune", Measure.PRUNING),
         )
+    ),
+    Target("Restate, sequential", Measure.ENGINE_SEQUENTIAL, _RESTATE, "restate", 0.67),
+    Target("Restate, a turn", Measure.ENGINE_TURN, _RESTATE, "restate", 0.5),
+    Target("Restate, 100 at once", Measure.ENGINE_CONCURRENT, _RESTATE, "restate", 0.67),
+    Target(
+        "Restate, commits of a process",
+        Measure.ENGINE_STEP_COMMITS,
+        _RESTATE,
+        "postgres",
+        0.05,
+        1,
+        at_most=True,
     ),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -108,19 +109,24 @@ class EngineContender(Contender):
         """Measure R5: commits of the database for 1,000 steps."""
         return [await self._commits(self._rate, load) * 1_000 / load.total]
 
+    async def apart_commits(self, load: Load) -> list[float]:
+        """Measure R5 with steps that take 50 ms on the average, and so do not end together."""
+        rate = partial(self._rate, takes=0.1)
+        return [await self._commits(rate, load) * 1_000 / load.total]
+
     async def turn_commits(self, load: Load) -> list[float]:
         """Measure R6: commits of the database for a turn with one tool call."""
         return [await self._commits(self.turns, load) / load.steps]
 
-    async def _rate(self, load: Load) -> float:
+    async def _rate(self, load: Load, takes: float = 0.0) -> float:
         started = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for _ in range(load.scopes):
-                group.create_task(self._run_steps(load.steps))
+                group.create_task(self._run_steps(load.steps, takes))
         return load.total / (time.perf_counter() - started)
 
-    async def _run_steps(self, count: int) -> None:
-        await (await self._app.start(self._steps, count=count)).result()
+    async def _run_steps(self, count: int, takes: float = 0.0) -> None:
+        await (await self._app.start(self._steps, count=count, takes=takes)).result()
 
     async def _turn(self) -> None:
         answer = (await self._app.session(next(self._sessions)).turn(PROMPT)).text
@@ -164,9 +170,9 @@ class EngineContender(Contender):
         app.tool(self._script.lookup)
 
         @app.process
-        async def steps(ctx: ProcessContext[None], count: int) -> int:
+        async def steps(ctx: ProcessContext[None], count: int, takes: float) -> int:
             for _ in range(count):
-                await ctx.step(_work)
+                await ctx.step(_work, takes)
             return count
 
         @app.process
@@ -196,5 +202,7 @@ async def _counting(url: str) -> AsyncIterator[Callable[[], Awaitable[int]]]:
         await connection.close()
 
 
-async def _work() -> dict[str, Any]:
+async def _work(takes: float) -> dict[str, Any]:
+    if takes:
+        await asyncio.sleep(random.uniform(0, takes))
     return PAYLOAD

@@ -7,7 +7,7 @@ gets them in that order. Timers are due when nothing else can happen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import Random  # noqa: TID251 - seeded
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from pylash.restate.attempt_journal import (
     ActionFailed,
     Bell,
     EngineRefused,
+    RecordedName,
     Suspended,
     Ticket,
 )
@@ -114,6 +115,14 @@ class FakeJournal:
     @property
     def is_replaying(self) -> bool:
         return self._position < len(self._invocation.entries)
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    async def recorded(self) -> Sequence[RecordedName]:
+        names = ["!bell" if one.kind == "bell" else one.name for one in self._invocation.entries]
+        return [RecordedName(name, 0) for name in names]
 
     def _add(self, entry: Entry) -> Ticket:
         index, known = self._position, self._invocation.entries

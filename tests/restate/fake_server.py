@@ -92,6 +92,9 @@ class FakeContext:
     def request(self) -> FakeContext:
         return self
 
+    def key(self) -> str:
+        return self.id.partition("/")[2]
+
     def is_replaying(self) -> bool:
         return self.journal.is_replaying
 
@@ -142,6 +145,9 @@ class FakeServer:
             self.lost_rings -= 1
             return
         self.invocations[bell.rpartition("-")[0]].ring(bell)
+
+    async def query(self, _: str, **__: str | int) -> list[dict[str, Any]]:
+        return []
 
     async def pause(self, name: str) -> None:
         self.invocations[name].may_run.clear()

@@ -216,6 +216,7 @@ async def two_workers(
     assert len(workers.executions()) == len(load.jobs) * STEPS + len(load.sessions) * 4
 
 
+@pytest.mark.proves("X1")
 async def test_every_run_ends_right_when_workers_and_the_server_are_killed(
     restate: RestateServer, tmp_path: Path
 ) -> None:
