@@ -19,7 +19,8 @@ def make_app(
     store: str, ingress: str, admin: str, endpoint: str, file: str, *, works: bool = True
 ) -> Lash:
     """Return the app of a worker, or of a client."""
-    host = RestateHost(ingress=ingress, admin=admin, endpoint=endpoint)
+    # A client has no endpoint: it would listen there too, and be a third worker.
+    host = RestateHost(ingress=ingress, admin=admin, endpoint=endpoint if works else None)
     worker = WorkerConfig(park_after="50ms", lease="3s") if works else None
     app = Lash(store, host=host, model=ScriptedModel(reply), worker=worker)
 

@@ -291,7 +291,9 @@ async def test_a_minute_of_kills_with_sqlite(restate: RestateServer, tmp_path: P
     url = sqlite_url(tmp_path)
 
     async def lock(seconds: float) -> None:
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)) as connection:
+        path = url.removeprefix("sqlite:///")
+        opened = sqlite3.connect(path, timeout=30, check_same_thread=False)
+        with closing(opened) as connection:
             await asyncio.to_thread(connection.execute, "begin exclusive")
             await asyncio.sleep(seconds)
 

@@ -38,7 +38,7 @@ PATIENCE = "50s"
 IN_STORE = {"process", "await_event"}
 """The kinds of effects that the store has rows of: commands of the registry, and waits."""
 MAX_KILLS = 3
-UNSEEN_EFFECTS = 5
+UNSEEN_EFFECTS = 20
 """How many effects may begin after a cancel was requested, until the watch has read the request."""
 
 

@@ -18,6 +18,7 @@ import logging
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
 from pylash.restate.attempt_journal import Action, AttemptJournal, Bell, EngineRefused, Ticket
@@ -103,8 +104,10 @@ class Stage(FixedAnswers):
         self._started = 0
         self._time = 0.0
         self._failure: BaseException | None = None
-        self._is_open = True
+        self.is_open = True
         self._real: asyncio.AbstractEventLoop | None = None
+        # For async generators that the code drops: each of them keeps it.
+        self._finalizer = partial(_close_generator, self)
 
     # --- what the code of a run asks for ---
 
@@ -123,7 +126,7 @@ class Stage(FixedAnswers):
 
     async def outside(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Return what a call on the real loop returns. It is not recorded: each attempt makes it again."""
-        if not self._is_open:
+        if not self.is_open:
             raise StageClosed
         future: asyncio.Future[T] = self.create_future()
         # In the context of the caller, as if it had made the call itself.
@@ -132,7 +135,7 @@ class Stage(FixedAnswers):
         return await future
 
     def _open_journal(self) -> AttemptJournal:
-        if not self._is_open:
+        if not self.is_open:
             raise StageClosed
         return self._journal
 
@@ -181,7 +184,7 @@ class Stage(FixedAnswers):
                 if not future.done():
                     future.set_result(result)
         finally:
-            self._is_open = False
+            self.is_open = False
             on_end()
             self._unwind()
 
@@ -217,7 +220,7 @@ class Stage(FixedAnswers):
             asyncio.tasks._leave_task(real, current)  # noqa: SLF001 - a loop must
         asyncio._set_running_loop(self)  # noqa: SLF001 - a loop must
         hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._close_generator)
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalizer)
         try:
             while self._ready:
                 handle = self._ready.popleft()
@@ -231,11 +234,6 @@ class Stage(FixedAnswers):
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-
-    def _close_generator(self, generator: AsyncGenerator[Any, None]) -> None:
-        """Let an async generator that the code has dropped end here, and not on the real loop."""
-        if self._is_open:
-            self.create_task(generator.aclose())
 
     def _unwind(self) -> None:
         """Let the code end after it was told that its execution is over, and drop what does not end."""
@@ -314,7 +312,7 @@ class Stage(FixedAnswers):
     ) -> asyncio.TimerHandle:
         """Execute a callback when a timer of the engine is due."""
         timer = DurableTimer(when, callback, args, self, context)
-        if when <= self._time or not self._is_open:
+        if when <= self._time or not self.is_open:
             self._ready.append(timer)
             return timer
         ticket = timer.ticket = self._journal.sleep(TIMER, when - self._time)
@@ -349,6 +347,12 @@ class Stage(FixedAnswers):
 def new_stage(journal: AttemptJournal) -> Stage:
     """Return a stage over a journal. What a loop of asyncio has besides is not there, and raises NotImplementedError."""
     return Stage(journal)  # type: ignore[abstract]
+
+
+def _close_generator(stage: Stage, generator: AsyncGenerator[Any, None]) -> None:
+    """Let an async generator that the code has dropped end on the stage, and not on the real loop."""
+    if stage.is_open:
+        stage.create_task(generator.aclose())
 
 
 async def _in_context(ask: Callable[[], Awaitable[T]], context: Context) -> T:

@@ -203,12 +203,14 @@ def force_on(run: MachineState, out: list[Decision]) -> None:
 
     That code may wait for a call that is held, at a lock or a queue that the machine does not know.
     """
+    # The outermost first, as in ``pass_on``: its delivery includes the branches of the inner ones.
     joining = [branch for branch in run.cancels.pressing if branch.at is JOIN]
     # A delivery that is being written lets go of the calls by itself.
     if joining and not run.cancels.deliveries:
         branch = min(joining, key=_depth)
         assert branch.join is not None  # it is pressing
         group = branch.join.group.key
+        # Code that does not wait is flagged, and meets the cancel at its next new effect, if it comes to one.
         flag(run, branch, False)
         if group not in run.cancels.passed_on:
             run.cancels.passed_on.add(group)
