@@ -19,6 +19,7 @@ class CuttingProxy:
         self._cut_after: bytes | None = None
         self.cuts = 0
         self.mute = False
+        self._clients: set[asyncio.StreamWriter] = set()
 
     def arm(self, request: bytes) -> None:
         """Cut the connection of the next request that contains the bytes, after its answer left."""
@@ -30,7 +31,16 @@ class CuttingProxy:
     async def stop(self) -> None:
         self._listener.close()
 
+    async def cut_all(self, seconds: float) -> None:
+        """Cut all connections, and refuse others for a time."""
+        await self.stop()
+        for client in tuple(self._clients):
+            client.transport.abort()
+        await asyncio.sleep(seconds)
+        await self.start()
+
     async def _serve(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        self._clients.add(answers)
         reader, requests = await asyncio.open_unix_connection(self._server / ".s.PGSQL.5432")
         try:
             with suppress(ConnectionError, ExceptionGroup):
@@ -39,6 +49,7 @@ class CuttingProxy:
                     group.create_task(self._requests(client, requests, swallow))
                     group.create_task(self._answers(reader, answers, swallow))
         finally:
+            self._clients.discard(answers)
             requests.close()
             answers.close()
 

@@ -266,7 +266,12 @@ def laws() -> set[str]:
 def checked_laws() -> set[str]:
     suites = [suite for suite in vars(conformance).values() if isinstance(suite, Suite)]
     plain = {law.__name__ for suite in suites for law in suite.laws}
-    replays = (*controller_laws.REPLAYS, *controller_laws.OVERLAPS, *controller_laws.SERIALS)
+    replays = (
+        *controller_laws.REPLAYS,
+        *controller_laws.OVERLAPS,
+        *controller_laws.POSITIONALS,
+        *controller_laws.SERIALS,
+    )
     return plain | {law.__name__ for law in replays}
 
 

@@ -71,7 +71,7 @@ _NAMES = {
         "StoreSchemaUnknown StoreUnavailable StoreUrlInvalid ValueNotJson WaitError WaitKeyInvalid"
     ),
     "pylash.values.process_errors": (
-        "AlreadyResolved AppInsideProcess AppInvalid AppNotOpen ArgumentsInvalid "
+        "AlreadyResolved AppInsideProcess AppInvalid AppNeeded AppNotOpen ArgumentsInvalid "
         "DurableStoreRequired EffectOutsideBranch EffectOutsideStep EndpointInvalid "
         "EndpointMissing EndpointTaken EndpointUnreachable ExportInvalid ForkInvalid HostInUse "
         "ImportConflict ImportIncomplete ImportWithoutSecrets MissingProcessExecutionId "

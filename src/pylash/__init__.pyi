@@ -155,6 +155,7 @@ from pylash.values.errors import WaitKeyInvalid as WaitKeyInvalid
 from pylash.values.process_errors import AlreadyResolved as AlreadyResolved
 from pylash.values.process_errors import AppInsideProcess as AppInsideProcess
 from pylash.values.process_errors import AppInvalid as AppInvalid
+from pylash.values.process_errors import AppNeeded as AppNeeded
 from pylash.values.process_errors import AppNotOpen as AppNotOpen
 from pylash.values.process_errors import ArgumentsInvalid as ArgumentsInvalid
 from pylash.values.process_errors import DurableStoreRequired as DurableStoreRequired

@@ -42,7 +42,7 @@ from pylash.engine.dry_runs import DryRuns
 from pylash.engine.hosts.durability import require_durable_stores
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.run_results import RunResults, TurnSource
-from pylash.engine.runner_parts import MakesRunner, RunnerParts
+from pylash.engine.runner_parts import MakesRunner, RunnerParts, collect
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Drives, Programs
 from pylash.engine.system import SystemClock, system_entropy
@@ -62,7 +62,7 @@ from pylash.processes.definition import (
 )
 from pylash.processes.environments import Environment
 from pylash.processes.execution import Execution, PythonPrograms
-from pylash.processes.exports import export_to_file, import_file
+from pylash.processes.exports import export, import_file, write_export
 from pylash.processes.forks import fork_registration
 from pylash.processes.handles import ProcessHandle
 from pylash.processes.operations.context import ProcessContext
@@ -394,7 +394,7 @@ class Lash:
             parts = self._parts = await self._make_parts(stack, journal, journal, config)
             stack.push_async_exit(parts.services.control.close)
             programs, drives = self._programs(parts.services)
-            dry_runs = DryRuns(journal, programs, drives)
+            dry_runs = DryRuns(journal, programs, drives, self.given_host)
             stack.push_async_callback(dry_runs.close)
             # Without this the code of runs could not use the app, as it can on a worker.
             self._stack = stack
@@ -630,6 +630,9 @@ class Lash:
 
     async def _fork(self, process_id: str, from_effect: str | None, new_id: str) -> None:
         store, control = self._parts.services.store, self._parts.services.control
+        record = await store.processes.get(process_id)
+        if record is not None:
+            await collect(self.given_host, store, record)
         registration, keys = await fork_registration(store, process_id, from_effect, new_id)
         await control.perform_in_call(ForkProcess(process_id, registration, tuple(keys)))
 
@@ -653,8 +656,9 @@ class Lash:
         """
         parts = self._use("export_process")
         checked_process(process_id)
-        reading = partial(export_to_file, parts.services.store, path, process_id=process_id)
-        await reading(children=children, redact=redact, keep_secrets=keep_secrets)
+        reading = partial(export, parts.services.store, process_id=process_id, children=children)
+        kept = partial(reading, redact=redact, keep_secrets=keep_secrets)
+        await write_export(path, kept(engine=self.given_host))
 
     async def export_session(
         self,
@@ -671,26 +675,29 @@ class Lash:
         """
         parts = self._use("export_session")
         checked_session(session_id)
-        reading = partial(export_to_file, parts.services.store, path, session_id=session_id)
-        await reading(children=children, redact=redact, keep_secrets=keep_secrets)
+        reading = partial(export, parts.services.store, session_id=session_id, children=children)
+        kept = partial(reading, redact=redact, keep_secrets=keep_secrets)
+        await write_export(path, kept(engine=self.given_host))
 
     async def import_process(self, path: str | Path) -> ProcessHandle[Any]:
         """Add the process in a file to the store, where it goes on; raises ImportConflict if its id is taken.
 
         >>> handle = await app.import_process("order-7.json")
         """
-        store = self._use("import_process").services.store
-        export = await import_file(store, self._signer, path, kind="process")
-        return self._handle(export.id)
+        services = self._use("import_process").services
+        importing = partial(import_file, services.store, self._signer, path, kind="process")
+        found = await importing(engine=self.given_host, now=services.clock.now())
+        return self._handle(found.id)
 
     async def import_session(self, path: str | Path) -> Session:
         """Add the session in a file to the store, where it goes on; raises ImportConflict if its id is taken.
 
         >>> session = await app.import_session("chat-42.json")
         """
-        store = self._use("import_session").services.store
-        export = await import_file(store, self._signer, path, kind="session")
-        return self.session(export.id)
+        services = self._use("import_session").services
+        importing = partial(import_file, services.store, self._signer, path, kind="session")
+        found = await importing(engine=self.given_host, now=services.clock.now())
+        return self.session(found.id)
 
     # --- Lashlang ---
 

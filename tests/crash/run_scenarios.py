@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pylash.durable.commands import StartProcess
+from pylash.durable.commands import CancelProcess, StartProcess
 from pylash.durable.processes import EngineInput, Registration
 from pylash.durable.runs import SECOND, Fence, JournalEntry
 from pylash.durable.scopes import ProcessScope, TurnScope
@@ -105,7 +105,34 @@ async def parked_far(store: SqlStore) -> Fence:
     return taken.fence
 
 
+async def taken_far(store: SqlStore) -> Fence:
+    (taken,) = (await store.runs.take([await carried(store)], W1, "token")).values()
+    return taken.fence
+
+
+async def blocked_far(store: SqlStore) -> Fence:
+    fence = await taken_far(store)
+    await store.runs.block(fence, "why")
+    return fence
+
+
+async def forced_far(store: SqlStore) -> Fence:
+    fence = await parked_far(store)
+    await store.processes.perform(CancelProcess("far", "enough", force=True), None)
+    return fence
+
+
 RUN_SCENARIOS = {
+    "collect": Scenario(
+        taken_far, lambda s, fence: s.journal.collect(fence.run, [STEP, HUGE, *NOTES])
+    ),
+    "move": Scenario(
+        taken_far, lambda s, fence: s.journal.move(fence, [STEP, HUGE, *NOTES], [OPEN], 1)
+    ),
+    "note_invocation": Scenario(
+        blocked_far, lambda s, fence: s.runs.note_invocation(fence, "inv_1")
+    ),
+    "forget_bell": Scenario(forced_far, lambda s, fence: s.runs.forget_bell(fence.run)),
     "take": Scenario(carried, lambda s, run: s.runs.take([run], W1, "token")),
     "unpark": Scenario(parked_far, lambda s, fence: s.runs.unpark(fence, W1)),
     "_start": Scenario(nothing, lambda s, _: s.journal.attach(SESSION, W2), same=False),

@@ -126,7 +126,7 @@ def test_every_operation_that_writes_has_a_scenario() -> None:
         "_others",
         "has_any",
     }
-    reads |= {"timeline", "wake_seqs", "owned_by", "_old", "_ready"}
+    reads |= {"timeline", "wake_seqs", "owned_by", "ended_elsewhere", "_old", "_ready"}
     reads |= {"resume", "turn", "turns", "nodes", "uncommitted", "queued", "asked_to_end"}
     reads |= {"results", "states", "blocked", "current", "played", "_generation", "check_visible"}
     reads |= {

@@ -747,6 +747,7 @@ class World(Model):
             partial(self.tell, "deadline_passed", machine.deadline_passed),
             partial(self.tell, "park_due", machine.park_due),
             *[partial(self.tell, "cancel_seen", machine.cancel_seen)] * 3,
+            partial(self.tell, "hold_over", machine.hold_over),
             partial(self.trouble, 100 if machine.phase in CLOSED else 15),
         ]
         self.pick(facts)()

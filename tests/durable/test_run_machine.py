@@ -1157,6 +1157,7 @@ def facts_of(run: Running, caller: SideCall, effect: Effect) -> dict[str, Callab
         "branch_ended": lambda: code.branch_ended(child),
         "decide": lambda: code.decide(group),
         "cancel_seen": machine.cancel_seen,
+        "hold_over": machine.hold_over,
         "delivered": lambda: machine.delivered("none"),
         "slot_granted": machine.slot_granted,
         "woken": machine.woken,

@@ -194,6 +194,36 @@ async def test_a_cancel_reaches_every_branch(backend: Backend) -> None:
 
 
 @EVERY_ENGINE
+async def test_a_cancel_reaches_branches_that_share_a_lock(backend: Backend) -> None:
+    """One branch has the lock and is at an effect; the others wait for the lock, where the runtime cannot see them."""
+    working = asyncio.Event()
+
+    async def work() -> None:
+        working.set()
+        await asyncio.sleep(0.01)
+
+    app = Lash(backend.url, worker=LIVE)
+
+    @app.process
+    async def share(ctx: ProcessContext[None]) -> None:
+        lock = asyncio.Lock()
+
+        async def part() -> None:
+            async with lock:
+                for _ in range(1000):
+                    await ctx.step(work)
+
+        await ctx.gather(*(part() for _ in range(3)))
+
+    async with app:
+        handle = await app.start(share)
+        await asyncio.wait_for(working.wait(), 10)
+        await handle.cancel("enough")
+        with pytest.raises(ProcessCancelled, match="enough"):
+            await handle.result(timeout="10s")
+
+
+@EVERY_ENGINE
 async def test_a_cancel_that_comes_while_a_task_group_fails_is_raised(backend: Backend) -> None:
     """The block has failed, and its branches clean up: the cancel is delivered there, and is the process's too."""
     cleaning = asyncio.Event()

@@ -7,11 +7,19 @@ gets them in that order. Timers are due when nothing else can happen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import Random  # noqa: TID251 - seeded
 from typing import NamedTuple
 
-from pylash.restate.attempt_journal import Action, Bell, EngineRefused, Suspended, Ticket
+from pylash.restate.attempt_journal import (
+    Action,
+    ActionFailed,
+    Bell,
+    EngineRefused,
+    RecordedName,
+    Suspended,
+    Ticket,
+)
 
 
 class Entry(NamedTuple):
@@ -92,7 +100,8 @@ class FakeJournal:
         invocation.attempts += 1
         self._invocation = invocation
         self._position = 0
-        self._taken = 0
+        # How many completions the attempt has got.
+        self.taken = 0
         self._ready: dict[int, bytes] = {}
         self._actions: dict[int, Action] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
@@ -107,6 +116,14 @@ class FakeJournal:
     def is_replaying(self) -> bool:
         return self._position < len(self._invocation.entries)
 
+    @property
+    def position(self) -> int:
+        return self._position
+
+    async def recorded(self) -> Sequence[RecordedName]:
+        names = ["!bell" if one.kind == "bell" else one.name for one in self._invocation.entries]
+        return [RecordedName(name, 0) for name in names]
+
     def _add(self, entry: Entry) -> Ticket:
         index, known = self._position, self._invocation.entries
         self._position += 1
@@ -117,7 +134,7 @@ class FakeJournal:
                 self._refusal = f"entry {index} is {known[index][:2]}, and not {entry[:2]}"
         else:
             known.append(entry)
-            self._invocation.asked_after.append(self._taken)
+            self._invocation.asked_after.append(self.taken)
             if entry.kind == "sleep":
                 self._invocation.start_timer(index, entry.seconds)
         self._invocation.tick()
@@ -147,7 +164,7 @@ class FakeJournal:
         by_index = {int(str(ticket.engine_future)): ticket for ticket in tickets}
         while True:
             if self._failure is not None:
-                raise self._failure
+                raise ActionFailed from self._failure
             for index in tuple(self._ready):
                 if index in by_index:
                     return by_index[index], self._ready.pop(index)
@@ -159,12 +176,12 @@ class FakeJournal:
     def _take_completion(self) -> bool:
         """Make the next completion ready; return whether there is one."""
         known = self._invocation
-        if self.cut.is_set() or self._taken >= len(known.completions):
+        if self.cut.is_set() or self.taken >= len(known.completions):
             return False
-        if known.kill_after is not None and self._taken >= known.kill_after:
+        if known.kill_after is not None and self.taken >= known.kill_after:
             raise Killed
-        index, result = known.completions[self._taken]
-        self._taken += 1
+        index, result = known.completions[self.taken]
+        self.taken += 1
         self._ready[index] = result
         known.tick()
         return True
@@ -175,11 +192,6 @@ class FakeJournal:
             if is_pending and index not in self._running:
                 work = self._execute(index, self._actions[index])
                 self._running[index] = asyncio.create_task(work)  # noqa: TID251 - ended by ``stop``
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether there are completions that the attempt has not taken."""
-        return self._taken < len(self._invocation.completions)
 
     async def _wait(self) -> None:
         """Wait for a completion. If no action works, the attempt is suspended, or a timer is due."""

@@ -14,8 +14,11 @@ from typing import Any
 
 from restate.exceptions import SuspendedException
 
+from pylash.durable.ports import EffectHost
+from pylash.engine.hosts.journal import JournalHost
 from pylash.restate import RestateHost
 from pylash.restate.attempt_journal import AttemptJournal
+from pylash.restate.host import RestateEffects
 from pylash.restate.runner import RestateRunner
 from pylash.tasks import TaskOwner
 from tests.restate.fake_engine import FakeInvocation, FakeJournal
@@ -49,6 +52,7 @@ class Invocation(FakeInvocation):
         self.journal: FakeJournal | None = None
         self.attempt: asyncio.Task[None] | None = None
         self.is_over = False
+        self.is_suspended = False
         self.may_run = asyncio.Event()
         self.may_run.set()
         self._loop = asyncio.get_running_loop()
@@ -73,10 +77,8 @@ class Invocation(FakeInvocation):
             return
         self.killed += 1
         self.journal.cut.set()
-        if self.killed % 2:
-            self.attempt.cancel()
-        else:
-            self._loop.call_later(FROZEN_SECONDS, self.attempt.cancel)
+        pause = 0.0 if self.killed % 2 else FROZEN_SECONDS
+        self._loop.call_later(pause, self.attempt.cancel)
 
 
 class FakeContext:
@@ -90,6 +92,9 @@ class FakeContext:
     def request(self) -> FakeContext:
         return self
 
+    def key(self) -> str:
+        return self.id.partition("/")[2]
+
     def is_replaying(self) -> bool:
         return self.journal.is_replaying
 
@@ -102,6 +107,9 @@ class FakeServer:
         # By the key of an invocation: at which events its attempts are killed, and what is called.
         self.kills: dict[str, list[int]] = {}
         self.calls: dict[str, dict[int, Call]] = {}
+        # When bells were rung, and how many of the next ones are lost.
+        self.rung: list[float] = []
+        self.lost_rings = 0
         self._random = Random(seed)
         self._runners: list[RestateRunner] = []
         self._tasks = TaskOwner()
@@ -132,7 +140,14 @@ class FakeServer:
         return None
 
     async def ring(self, bell: str) -> None:
+        self.rung.append(asyncio.get_running_loop().time())
+        if self.lost_rings:
+            self.lost_rings -= 1
+            return
         self.invocations[bell.rpartition("-")[0]].ring(bell)
+
+    async def query(self, _: str, **__: str | int) -> list[dict[str, Any]]:
+        return []
 
     async def pause(self, name: str) -> None:
         self.invocations[name].may_run.clear()
@@ -146,28 +161,40 @@ class FakeServer:
     # --- attempts ---
 
     async def _drive(self, invocation: Invocation) -> None:
-        while not invocation.is_over:
+        taken: int | None = 0
+        while taken is not None and not invocation.is_over:
             await invocation.may_run.wait()
-            journal = invocation.journal = FakeJournal(invocation)
-            context = FakeContext(invocation, journal)
-            runner = self._random.choice(self._runners)
-            attempt = self._tasks.start(runner.execute(context, **invocation.given))
-            invocation.attempt = attempt
-            cut = self._tasks.start(journal.cut.wait())
-            await asyncio.wait((attempt, cut), return_when=asyncio.FIRST_COMPLETED)
-            cut.cancel()
-            if journal.cut.is_set():
-                self._tasks.serve(_end(attempt))
-            elif attempt.cancelled() or (error := attempt.exception()) is None:
-                return
-            elif isinstance(error, SuspendedException):
-                while not journal.is_behind:
-                    invocation.changed.clear()
-                    await invocation.changed.wait()
-            else:
-                invocation.failures.append(error)
-                assert len(invocation.failures) < MAX_FAILURES, invocation.name
-                await asyncio.sleep(0.001)
+            invocation.is_suspended = taken > 0
+            while len(invocation.completions) < taken:
+                invocation.changed.clear()
+                await invocation.changed.wait()
+            invocation.is_suspended = False
+            taken = await self._execute(invocation)
+
+    async def _execute(self, invocation: Invocation) -> int | None:
+        """Execute an attempt; return how many completions the next one needs, None if there is none.
+
+        Nothing of it is kept: a test measures what a suspended run costs.
+        """
+        journal = invocation.journal = FakeJournal(invocation)
+        runner = self._random.choice(self._runners)
+        work = runner.execute(FakeContext(invocation, journal), **invocation.given)
+        attempt = invocation.attempt = self._tasks.start(work)
+        cut = self._tasks.start(journal.cut.wait())
+        await asyncio.wait((attempt, cut), return_when=asyncio.FIRST_COMPLETED)
+        cut.cancel()
+        invocation.journal = invocation.attempt = None
+        if journal.cut.is_set():
+            self._tasks.serve(_end(attempt))
+            return 0
+        if attempt.cancelled() or (error := attempt.exception()) is None:
+            return None
+        if isinstance(error, SuspendedException):
+            return journal.taken + 1
+        invocation.failures.append(error)
+        assert len(invocation.failures) < MAX_FAILURES, invocation.name
+        await asyncio.sleep(0.001)
+        return 0
 
 
 async def _end(attempt: asyncio.Task[None]) -> None:
@@ -176,12 +203,24 @@ async def _end(attempt: asyncio.Task[None]) -> None:
         await attempt
 
 
+class FakeEffects(RestateEffects):
+    """Effects of a server in memory: a store in memory is as durable."""
+
+    def __init__(self, host: RestateHost, journal: JournalHost) -> None:
+        super().__init__(host, journal)
+        self.durability = journal.durability
+
+
 class FakeHost(RestateHost):
     """A host whose server is in memory."""
 
     def __init__(self, server: FakeServer) -> None:
         super().__init__(ingress="http://memory", admin="http://memory")
         self.server = server
+
+    def __call__(self, journal: EffectHost) -> RestateEffects:
+        assert isinstance(journal, JournalHost)
+        return FakeEffects(self, journal)
 
     async def open(self, runner: RestateRunner) -> None:
         self.client: Any = self.server

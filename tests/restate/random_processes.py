@@ -23,8 +23,6 @@ from pylash.values.process_errors import ProcessEnded
 QUICK = 0.01
 """Seconds, at most, of sleeps and of timeouts that expire."""
 NEVER = "never"
-LOSER = "?"
-"""In the name of a block that may be cancelled by another one."""
 
 
 class World:
@@ -78,20 +76,19 @@ class World:
 class Program:
     """A program in execution, one attempt of it."""
 
-    def __init__(
-        self, ctx: ProcessContext[World], seed: str, child: Any, *, is_cancelled: bool
-    ) -> None:
+    def __init__(self, ctx: ProcessContext[World], seed: str, child: Any) -> None:
         self._ctx = ctx
         self._world = ctx.deps
         self._seed = seed
         self._child = child
-        self._is_cancelled = is_cancelled
         self._trace: list[str] = []
         self._world.traces[f"{ctx.id} {seed}"].append(self._trace)
         self._gate = asyncio.Semaphore(2)
+        self._lock = asyncio.Lock()
         leaves = [
-            self._step, self._failing_step, self._nap, self._plain_nap, self._gated, self._signal,
-            self._late_signal, self._answer, self._emit, self._late, self._collect, self._generator,
+            self._gated, self._locked, self._step, self._failing_step, self._nap, self._plain_nap,
+            self._signal, self._late_signal, self._answer, self._emit, self._late, self._collect,
+            self._generator,
         ]  # fmt: skip
         trees = [
             self._queue, self._event, self._all, self._limited, self._first, self._group,
@@ -106,23 +103,15 @@ class Program:
         values: list[Any] = []
         try:
             for number in range(random.randrange(1, 4)):
-                is_tree = random.random() < 0.4 * depth
-                choice = random.choice(self._choices(name) if is_tree else self._leaves)
+                choice = random.choice(
+                    self._trees if random.random() < 0.4 * depth else self._leaves
+                )
                 values.append(await choice(random, f"{name}.{number}", depth))
                 self._saw(f"{name}.{number} {choice.__name__}")
             return values
         finally:
             if random.random() < 0.3:  # also while it is being cancelled
                 await self._step(random, f"{name} cleanup", 0)
-
-    def _choices(self, name: str) -> list[Any]:
-        """Return the trees that a block may have.
-
-        A cancel reaches branches at effects. While it is being delivered, no effect begins, so a branch that waits for
-        another one at a queue or an event would wait for ever: both are only in blocks that are not cancelled.
-        """
-        is_cancelled = self._is_cancelled or LOSER in name
-        return self._trees[2:] if is_cancelled else self._trees
 
     def _saw(self, what: str) -> None:
         self._trace.append(f"{what} {self._ctx.now().timestamp()}")
@@ -165,6 +154,10 @@ class Program:
     async def _gated(self, random: Random, label: str, depth: int) -> str:
         async with self._gate:
             return await self._step(random, label, depth)
+
+    async def _locked(self, random: Random, label: str, depth: int) -> list[str]:
+        async with self._lock:
+            return [await self._step(random, f"{label}+{n}", depth) for n in range(2)]
 
     async def _signal(self, _: Random, label: str, __: int) -> Any:
         self._world.signal(self._ctx.id, label)
@@ -230,7 +223,7 @@ class Program:
         return await self._ctx.gather(*self._inner(label, depth), limit=2)
 
     async def _first(self, random: Random, label: str, depth: int) -> str:
-        works = self._inner(label + LOSER, depth, 2)
+        works = self._inner(label, depth, 2)
         if random.random() < 0.5:
             works.append(self._ctx.wait_signal(NEVER))
         await self._ctx.race(*works)
@@ -245,7 +238,7 @@ class Program:
     async def _failing_group(self, random: Random, label: str, depth: int) -> str:
         try:
             async with self._ctx.task_group() as group:
-                for one in self._inner(label + LOSER, depth):
+                for one in self._inner(label, depth):
                     group.create_task(one)
                 await self._step(random, f"{label}!", 0)
                 raise ValueError(label)  # noqa: TRY301 - as users do
@@ -254,11 +247,15 @@ class Program:
         return label
 
     async def _queue(self, random: Random, label: str, _: int) -> Any:
-        queue = asyncio.Queue[str](maxsize=1)
+        queue = asyncio.Queue[str]()
 
         async def produce() -> None:
-            for number in range(3):
-                await queue.put(await self._step(random, f"{label}/{number}", 0))
+            try:
+                for number in range(3):
+                    await queue.put(await self._step(random, f"{label}/{number}", 0))
+            finally:  # a cancel reaches a branch at its effects, and not at a queue
+                for _ in range(3):
+                    queue.put_nowait("cancelled")
 
         async def consume() -> list[str]:
             return [await queue.get() for _ in range(3)]
@@ -273,9 +270,10 @@ class Program:
             return await self._step(random, f"{label}/then {number}", 0)
 
         async def release() -> Any:
-            value = await self.block(f"{label}/first", depth - 1)
-            event.set()
-            return value
+            try:
+                return await self.block(f"{label}/first", depth - 1)
+            finally:
+                event.set()
 
         return await self._ctx.gather(wait(1), wait(2), release())
 
@@ -297,16 +295,14 @@ def add_processes(app: Lash) -> tuple[Any, Any]:
 
     @app.process
     async def small(ctx: ProcessContext[World], seed: str) -> Any:
-        return await Program(ctx, seed, None, is_cancelled=True).block("child", 0)
+        return await Program(ctx, seed, None).block("child", 0)
 
     @app.process
-    async def large(
-        ctx: ProcessContext[World], seed: str, is_cancelled: bool = False, epoch: int = 0
-    ) -> Any:
-        program = Program(ctx, f"{seed} {epoch}", small, is_cancelled=is_cancelled)
+    async def large(ctx: ProcessContext[World], seed: str, epoch: int = 0) -> Any:
+        program = Program(ctx, f"{seed} {epoch}", small)
         value = await program.block("root", 2)
         if epoch == 0 and Random(seed).random() < 0.1:
-            ctx.continue_as(seed=seed, is_cancelled=is_cancelled, epoch=1)
+            ctx.continue_as(seed=seed, epoch=1)
         return value
 
     return large, small

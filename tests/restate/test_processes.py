@@ -37,6 +37,7 @@ async def suspended(server: RestateServer, process_id: str) -> bool | None:
     return [row["status"] for row in await server.query(sql)] == ["suspended"] or None
 
 
+@pytest.mark.proves("X1")
 async def test_steps_are_entries_of_the_servers_journal_and_not_of_the_store(
     apps: RestateApps,
 ) -> None:
@@ -79,6 +80,7 @@ async def test_branches_race_and_gather(apps: RestateApps) -> None:
         assert await handle.result(timeout="20s") == [[0, 2, 4, 6, 8], 14]
 
 
+@pytest.mark.proves("X1")
 async def test_a_waiting_process_is_suspended_and_gets_its_signals_in_order(
     apps: RestateApps,
 ) -> None:
@@ -97,6 +99,7 @@ async def test_a_waiting_process_is_suspended_and_gets_its_signals_in_order(
         assert await handle.result(timeout="20s") == ["a", "b", "c"]
 
 
+@pytest.mark.proves("X1")
 async def test_timers_and_timeouts(apps: RestateApps) -> None:
     app = apps.make()
 
@@ -239,6 +242,7 @@ async def test_a_wait_is_answered_while_its_process_is_suspended(apps: RestateAp
         assert await handle.result(timeout="20s") == {"n": 1}
 
 
+@pytest.mark.proves("X1")
 async def test_another_app_continues_what_one_left(apps: RestateApps) -> None:
     executed: list[int] = []
 
@@ -299,7 +303,7 @@ async def test_changed_code_blocks_the_process_until_the_old_code_is_back(
             return await handle.status() == "blocked" or None
 
         await eventually(is_blocked)
-        with pytest.raises(ProcessBlocked, match="replay_refused"):
+        with pytest.raises(ProcessBlocked, match="effect_replay_diverged"):
             await handle.result(timeout="100ms")
     app, _ = make(changed=False)
     async with app:

@@ -24,6 +24,7 @@ import restate
 from pylash import Lash, ProcessCancelled, WorkerConfig
 from pylash.restate import RestateHost
 from pylash.restate.attempt import BEGIN, WATCH
+from pylash.restate.runner import AttemptFailed
 from pylash.stores.operation import Operation, Statement, Steps
 from pylash.tasks import TaskOwner
 from tests.restate.apps import sqlite_url
@@ -36,6 +37,7 @@ AT_ONCE = 20
 PATIENCE = "50s"
 IN_STORE = {"process", "await_event"}
 """The kinds of effects that the store has rows of: commands of the registry, and waits."""
+MAX_KILLS = 3
 UNSEEN_EFFECTS = 5
 """How many effects may begin after a cancel was requested, until the watch has read the request."""
 
@@ -73,9 +75,8 @@ class Fuzz:
         result = await self.result(name, seed, kills)
         assert result == expected, f"SEED={seed}: {result} instead of {expected}"
 
-    async def _start(self, name: str, seed: int, *, is_cancelled: bool = False) -> Any:
-        chosen = self._large.options(id=name)
-        return await self.app.start(chosen, seed=str(seed), is_cancelled=is_cancelled)
+    async def _start(self, name: str, seed: int) -> Any:
+        return await self.app.start(self._large.options(id=name), seed=str(seed))
 
     async def result(self, name: str, seed: int, kills: list[int] | None = None) -> Any:
         self.server.kills[name] = kills or []
@@ -116,7 +117,7 @@ class Fuzz:
         self.server.kills[name] = _kills(random, length) if random.random() < 0.7 else []
         moment, known = asyncio.Event(), list[int]()
         self.server.calls[name] = {random.randrange(1, length): moment.set}
-        handle = await self._start(name, seed, is_cancelled=True)
+        handle = await self._start(name, seed)
 
         async def cancel() -> None:
             await moment.wait()
@@ -217,38 +218,39 @@ async def test_processes_that_are_killed_anywhere_end_as_undisturbed_ones(start:
 
 async def test_a_process_that_is_killed_at_every_moment_ends_as_an_undisturbed_one() -> None:
     async with fuzzing(0) as fuzz:
-        await check_every_moment(fuzz, 5)
+        await check_every_moment(fuzz, 9)
 
 
 class KillingHost(RestateHost):
-    """A host whose attempts can be ended: the server begins others."""
+    """A host that ends attempts of each run after a while, a few times: the server begins others."""
 
-    def __init__(self, **given: Any) -> None:
-        self.calls: set[asyncio.Task[Any]] = set()
+    def __init__(self, random: Random, **given: Any) -> None:
+        self.kills: Counter[str] = Counter()
+        self._random = random
         super().__init__(**given)
 
     async def _run(self, ctx: restate.WorkflowContext, given: bytes) -> bytes:
-        call = asyncio.current_task()
-        assert call is not None
-        self.calls.add(call)
+        # In a task of its own: the stream of a call that is cancelled itself stays open, and the server waits.
+        tasks = TaskOwner()
+        call = tasks.start(super()._run(ctx, given))
+        if self.kills[ctx.key()] < MAX_KILLS:
+            asyncio.get_running_loop().call_later(self._random.random() / 10, call.cancel)
         try:
-            return await super()._run(ctx, given)
+            await asyncio.wait((call,))
+            if call.cancelled():
+                self.kills[ctx.key()] += 1
+                raise AttemptFailed("killed")
+            return await call
         finally:
-            self.calls.discard(call)
-
-    async def kill_at_random(self, random: Random) -> None:
-        """End attempts, until cancelled."""
-        while True:
-            await asyncio.sleep(random.random() * 0.2)
-            if self.calls:
-                random.choice(list(self.calls)).cancel()
+            await tasks.close()
 
 
 async def check_on_server(server: RestateServer, folder: Path, seeds: range) -> Counter[str]:
     """Execute programs on a server, with attempts that are killed, and cancel some of them."""
-    world, tasks, counts = World(seeds.start), TaskOwner(), Counter[str]()
+    world, counts = World(seeds.start), Counter[str]()
     endpoint = f"http://{LOOPBACK}:{free_port()}"
-    host = KillingHost(ingress=server.ingress, admin=server.admin, endpoint=endpoint)
+    random = Random(seeds.start)
+    host = KillingHost(random, ingress=server.ingress, admin=server.admin, endpoint=endpoint)
     worker = WorkerConfig(park_after="5ms")
     app = Lash(sqlite_url(folder), host=host, deps=world, worker=worker)
     large, _ = add_processes(app)
@@ -256,7 +258,7 @@ async def check_on_server(server: RestateServer, folder: Path, seeds: range) -> 
 
     async def check(seed: int, expected: Any) -> None:
         name, is_cancelled = f"{prefix}-{seed}", seed % 4 == 0
-        handle = await app.start(large.options(id=name), seed=str(seed), is_cancelled=is_cancelled)
+        handle = await app.start(large.options(id=name), seed=str(seed))
         if is_cancelled:
             await asyncio.sleep(Random(seed).random() * 0.2)
             await handle.cancel("enough")
@@ -277,7 +279,6 @@ async def check_on_server(server: RestateServer, folder: Path, seeds: range) -> 
 
     async with app:
         await world.open(app)
-        tasks.serve(host.kill_at_random(Random(seeds.start)))
         try:
             for start in range(0, len(seeds), AT_ONCE):
                 some = seeds[start : start + AT_ONCE]
@@ -287,8 +288,8 @@ async def check_on_server(server: RestateServer, folder: Path, seeds: range) -> 
                     for seed in some:
                         group.create_task(check(seed, expected[seed]))
         finally:
-            await tasks.close()
             await world.close()
+    counts["kills"] = host.kills.total()
     return counts
 
 

@@ -26,6 +26,7 @@ def session_id(apps: RestateApps) -> str:
     return f"chat-{abs(hash(apps.url))}"
 
 
+@pytest.mark.proves("X1")
 async def test_a_turn_with_parallel_tools_is_a_workflow_and_leaves_its_messages_in_the_store(
     apps: RestateApps,
 ) -> None:
@@ -60,6 +61,7 @@ async def test_a_turn_with_parallel_tools_is_a_workflow_and_leaves_its_messages_
     assert row["k"]
 
 
+@pytest.mark.proves("X1")
 async def test_an_approval_suspends_the_turn_and_another_worker_continues_it(
     apps: RestateApps,
 ) -> None:
@@ -157,6 +159,7 @@ async def test_a_turn_is_cancelled_while_its_tool_runs(apps: RestateApps) -> Non
         assert stopped.is_set()
 
 
+@pytest.mark.proves("X1")
 async def test_subagents_and_turns_of_processes(apps: RestateApps) -> None:
     async def reply(request: Any) -> Any:
         text = request.messages[-1].text

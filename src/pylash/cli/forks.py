@@ -20,6 +20,7 @@ from pylash.values.names import MAX_NAME_BYTES, check_name
 from pylash.values.process_errors import (
     ForkInvalid,
     MissingProcessExecutionId,
+    NotSupported,
     ProcessConflict,
     ProcessUnknown,
 )
@@ -67,6 +68,11 @@ async def _fork(
         record = await store.processes.get(checked_process(process))
         if record is None:
             raise ProcessUnknown(process)
+        if record.registration.carrier:
+            what = (
+                f"A fork of {process!r}, whose effects another engine has recorded, by this command"
+            )
+            raise NotSupported(what, "call app.fork_process of its app")
         if new_id is None:
             new_id = f"{process[:MAX_NAME_BYTES]}-fork-{host.new_token()}"
         check_name("process id", new_id, error=MissingProcessExecutionId)

@@ -120,6 +120,13 @@ class RunMemory(LookAhead, Protocol):
         """Return the value recorded under key, or make one that is recorded with the next effect."""
         ...
 
+    async def take_patch(self, key: str) -> bool:
+        """Return whether a patch is taken that is not recorded, in a place that ``replay`` does not hold back.
+
+        If it is, that is recorded before any later effect. An engine that replays by position refuses it while it replays.
+        """
+        ...
+
     def entries_for(self, key: str, kind: str, data: bytes) -> tuple[JournalEntry, ...]:
         """Return the entries that a write to the store must contain for ``decision(key)`` to return data."""
         ...
@@ -202,6 +209,10 @@ class NullMemory:
     def note(self, key: str, make: Callable[[], Any]) -> Any:  # noqa: ARG002 - as for all keys
         """Return a new value."""
         return make()
+
+    async def take_patch(self, key: str) -> bool:  # noqa: ARG002 - as for all keys
+        """Return True: nothing is recorded."""
+        return True
 
     def entries_for(self, key: str, kind: str, data: bytes) -> tuple[JournalEntry, ...]:  # noqa: ARG002
         """Return no entries: nothing reads them."""

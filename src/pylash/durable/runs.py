@@ -132,8 +132,15 @@ class Claim(msgspec.Struct, frozen=True):
     run: RunView
 
 
+MOVES: Final = "!moves"
+"""The key of the note of how often the records of a run were moved to a new journal of its engine."""
+
+
 class Dispatch(msgspec.Struct, frozen=True):
-    """A ready run that is to be sent to its engine; ``bell``: what wakes it there, if it is parked."""
+    """A ready run that is to be sent to its engine; ``bell``: what wakes it there, if it is parked.
+
+    ``moves``: how often its records were moved to a new journal of the engine.
+    """
 
     run: int
     scope: ExecutionScope
@@ -141,6 +148,7 @@ class Dispatch(msgspec.Struct, frozen=True):
     bell: str | None
     # How often a process has continued as a fresh run.
     epoch: int = 0
+    moves: int = 0
 
 
 class EngineRun(msgspec.Struct, frozen=True):

@@ -98,12 +98,13 @@ class Taken(msgspec.Struct, frozen=True):
     """A run that an attempt of its engine owns now, and its process, or its turn with the session.
 
     ``subject`` is None if it cannot be read: newer code has written it, or the session is gone. ``is_queued``: messages
-    are queued for the turn.
+    are queued for the turn. ``moves``: how often its records were moved to a new journal of the engine.
     """
 
     fence: Fence
     now: Instant
     wake_seq: int
+    moves: int = 0
     subject: ProcessRecord | TurnRecord | None = None
     session: SessionRecord | None = None
     is_queued: bool = False
@@ -144,6 +145,23 @@ class Journal(Protocol):
         self, fence: Fence, decisions: Sequence[JournalEntry], cancelled: Sequence[JournalEntry]
     ) -> Awaitable[set[str]]:
         """Record decisions and notes, and open effects as cancelled; return the keys that are cancelled now."""
+        ...
+
+    def collect(self, run: int, entries: Sequence[JournalEntry]) -> Awaitable[None]:
+        """Add what another engine has recorded for a run; what is there stays."""
+        ...
+
+    def move(
+        self,
+        fence: Fence,
+        entries: Sequence[JournalEntry],
+        cancelled: Sequence[JournalEntry],
+        moves: int,
+    ) -> Awaitable[None]:
+        """Add what another engine has recorded for a run, and make the run ready for a new journal there.
+
+        ``cancelled`` are effects that were cancelled; ``moves``: how often the records were moved by now.
+        """
         ...
 
     def prune(self, age: int, limit: int) -> Awaitable[int]:
@@ -260,6 +278,20 @@ class Runs(Protocol):
 
     def unpark(self, fence: Fence, worker: WorkerId) -> Awaitable[int]:
         """Execute a run on that the attempt with this fence had parked; return its ``wake_seq``."""
+        ...
+
+    def note_invocation(self, fence: Fence, invocation: str) -> Awaitable[None]:
+        """Write what a blocked run is at its engine, as its bell: if it is ended by force, the engine must end it too."""
+        ...
+
+    def ended_elsewhere(
+        self, targets: Sequence[str], limit: int
+    ) -> Awaitable[list[tuple[int, str]]]:
+        """Return settled runs that were parked or blocked at their engine, and their bells; ``forget_bell`` removes one."""
+        ...
+
+    def forget_bell(self, run: int) -> Awaitable[None]:
+        """Note that the engine was told that a run has ended."""
         ...
 
     def block(self, fence: Fence, reason: str) -> Awaitable[None]:

@@ -42,6 +42,7 @@ from pylash.durable.processes import (
     ProcessRecord,
     Registration,
     signal_type,
+    split_carrier,
     split_target,
 )
 from pylash.durable.runs import Attached, Fence, JournalEntry, RunState
@@ -52,6 +53,7 @@ from pylash.durable.waits import Timeout
 from pylash.engine.hosts.controller import Execution, JournalController
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hosts.journal_memory import EffectRequest, JournalMemory
+from pylash.engine.runner_parts import Engine
 from pylash.engine.runs.driver import end_detached_code
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.loaded_runs import LoadedRun, load_runs
@@ -132,9 +134,12 @@ class DryRuns:
         host: JournalHost,
         programs: Programs,
         drives: Callable[[TaskOwner, Endings], Drives],
+        engine: object = None,
     ) -> None:
         self.host = host
         self._programs = programs
+        # Another engine may have records that are not in the store.
+        self._engine = engine if isinstance(engine, Engine) else None
         # The code of runs, and the effects at which they stop. Each serves a task, so that ``is_stopping`` is false.
         self._tasks, self._work_tasks = TaskOwner(), TaskOwner()
         # One for all: a drive knows nothing of dry runs, and finds the run that it ends by its live run.
@@ -190,7 +195,22 @@ class DryRuns:
         fences = {run.run: Fence(run.run, 0, run.scope) for run in batch}
         processes = [run.run for run in batch if run.kind == "process"]
         loaded = await load_runs(self.host.store, fences, processes)
+        for number in processes:
+            if number in loaded:
+                loaded[number] = await self._with_entries(loaded[number])
         return {number: _without_writes(run) for number, run in loaded.items()}
+
+    async def _with_entries(self, run: LoadedRun) -> LoadedRun:
+        """Return a process with the entries in the store, and what its engine has recorded."""
+        engine, record = self._engine, run.subject
+        assert isinstance(record, ProcessRecord)
+        if engine is None or record.registration.carrier != engine.engine:
+            return run
+        known = run.attached.entries
+        more = await engine.read_entries(self.host.store, record)
+        entries = {one.key: one for one in more if not _has_outcome(known.get(one.key))}
+        attached = msgspec.structs.replace(run.attached, entries={**known, **entries})
+        return msgspec.structs.replace(run, attached=attached)
 
     async def _missing(self, run: RecordedRun) -> ReplayReport | None:
         """Return the report about a run that was not loaded; None if it has ended or continued meanwhile."""
@@ -206,7 +226,7 @@ class DryRuns:
     def _unknown_target(self, loaded: LoadedRun) -> str | None:
         if not isinstance(loaded.subject, ProcessRecord):
             return None
-        target = loaded.subject.registration.target
+        _, target = split_carrier(loaded.subject.registration.target)
         if self._programs.knows(target):
             return None
         program, version = split_target(target)
@@ -534,6 +554,10 @@ class DryEndings:
     async def is_asked_to_end(self, run: LiveRun) -> bool:
         """Return whether a turn was asked to end."""
         return await self._store.sessions.asked_to_end(run.record.run)
+
+
+def _has_outcome(entry: JournalEntry | None) -> bool:
+    return entry is not None and bool(entry.size)
 
 
 async def _never() -> None:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pylash.durable.ports import EffectHost, Runner
-from pylash.durable.runs import EngineRun
+from pylash.durable.processes import ProcessRecord
+from pylash.durable.runs import EngineRun, JournalEntry
+from pylash.durable.stores import Store
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Drives, Programs
@@ -62,3 +64,13 @@ class Engine(Protocol):
     async def examine(self, runs: Sequence[EngineRun]) -> list[Finding]:
         """Check the engine and its workers, and compare what it knows with its runs in the store. Nothing is changed."""
         ...
+
+    async def read_entries(self, store: Store, record: ProcessRecord) -> list[JournalEntry]:
+        """Return what the engine has recorded for a process, as entries of a journal by key."""
+        ...
+
+
+async def collect(engine: object, store: Store, record: ProcessRecord) -> None:
+    """Add what an engine has recorded for a process to the store: then it can be forked, exported and replayed there."""
+    if isinstance(engine, Engine) and record.registration.carrier == engine.engine:
+        await store.journal.collect(record.run, await engine.read_entries(store, record))

@@ -18,10 +18,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from pylash.durable.machines.run_state import LastWrite, WriteAnswer
+from pylash.durable.machines.run_decisions import Write
+from pylash.durable.machines.run_state import CodeEnd, DetachReason, LastWrite, WriteAnswer
 from pylash.durable.ports import Clock
-from pylash.durable.processes import Output, ProcessRecord, Registration
-from pylash.durable.runs import Attached, Fence, Instant
+from pylash.durable.processes import Failure, Output, ProcessRecord, Registration
+from pylash.durable.runs import Attached, Fence, Instant, JournalEntry
 from pylash.durable.scopes import ExecutionScope
 from pylash.durable.sessions import SessionRecord, TurnCommit, TurnRecord
 from pylash.durable.stores import Taken
@@ -33,12 +34,12 @@ from pylash.engine.runs.programs import Drives
 from pylash.engine.runs.run import LiveRun
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
 from pylash.engine.worker.endings import StoreEndings
-from pylash.restate.attempt_journal import AttemptJournal
-from pylash.restate.controller import StageController, Wakes, until_answered
+from pylash.restate.attempt_journal import AttemptJournal, EngineRefused, is_internal
+from pylash.restate.controller import JournaledCalls, StageController, Wakes, until_answered
 from pylash.restate.memory import PositionalMemory
 from pylash.restate.stage import Stage, new_stage
 from pylash.tasks import TaskOwner
-from pylash.values.errors import LeaseLost, StoreError
+from pylash.values.errors import LashError, LeaseLost, StoreError
 
 T = TypeVar("T")
 
@@ -67,6 +68,9 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
     parked: bool = False
     # The session of a turn when it began: its options may change before the next turn.
     session: SessionRecord | None = None
+    # When the last entry of the seed was started, 0 if the run began without one. What the store has from later on was
+    # recorded by this run.
+    seed: int = 0
     # Whether messages were queued for the turn.
     queued: bool = False
 
@@ -77,8 +81,9 @@ _SEEN = msgspec.json.Decoder(Seen)
 class StageCalls:
     """Calls of the store on the real loop, and work beside the run that ends with the attempt."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, journaled: JournaledCalls) -> None:
         self._stage = stage
+        self._journaled = journaled
         self._loop = asyncio.get_running_loop()
         self._work: set[asyncio.Task[Any]] = set()
 
@@ -88,7 +93,7 @@ class StageCalls:
 
     async def record(self, key: str, ask: Callable[[], Awaitable[bytes]]) -> bytes:
         """Make a write as an entry of the journal."""
-        return await self._stage.run(key, partial(until_answered, ask))
+        return await self._journaled.run(key, partial(until_answered, ask))
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start a task on the real loop, also from the stage."""
@@ -115,29 +120,62 @@ class StageRun(LiveRun):
         """How its code reaches the store."""
         return self._calls
 
+    async def end_code(self, end: CodeEnd, *, asked_to_end: bool = False) -> Write | None:
+        """Note that the code has ended; a turn that was asked to end and cannot go on is given up."""
+        if asked_to_end:
+            # Not executed again, even if only a tool is missing: the cancel comes after the recorded part, so that every
+            # attempt would come to the missing tool first.
+            self.machine.state.ending.reason = DetachReason.CANNOT_REPLAY
+        return await super().end_code(end, asked_to_end=asked_to_end)
+
 
 class StageEndings:
     """The last writes of an attempt, made outside the stage: they are safe to repeat, and their answers decide nothing."""
 
-    def __init__(self, stage: Stage, endings: StoreEndings) -> None:
+    def __init__(self, stage: Stage, journal: AttemptJournal, endings: StoreEndings) -> None:
         self._stage = stage
+        self._journal = journal
         self._endings = endings
         # What the last write was; None before it.
         self.end: AttemptEnd | None = None
+        # Why the run may not end: its recorded execution had passed this place.
+        self.refusal: EngineRefused | None = None
 
     async def settle(self, run: LiveRun, end: Output) -> WriteAnswer:
         """Write how a process ended."""
+        how = f"ends with {end.code}: {end.message}" if isinstance(end, Failure) else "ends"
+        if await self._is_too_early(run, how):
+            return WriteAnswer.NOT_OURS
         return await self._write(partial(self._endings.settle, run, end), AttemptEnd.OVER)
+
+    async def _is_too_early(self, run: LiveRun, how: str) -> bool:
+        """Return whether a run ends where its recorded execution had passed, unless it was asked to end."""
+        if run.cancelled or not self._journal.is_replaying:
+            return False
+        # The engine's own entries do not count: the watch of a run may have recorded one after its last effect.
+        recorded, position = (
+            await self._stage.outside(self._journal.recorded),
+            self._journal.position,
+        )
+        if all(is_internal(one.name) for one in recorded[position:]):
+            return False
+        self.refusal = EngineRefused("the code ends too early", None, position, how)
+        return True
 
     async def continue_as(
         self, run: LiveRun, registration: Registration, *, cancelled: bool
     ) -> WriteAnswer:
         """Write that a process goes on with a fresh run."""
+        if await self._is_too_early(run, "continues as a new run"):
+            return WriteAnswer.NOT_OURS
         write = partial(self._endings.continue_as, run, registration, cancelled=cancelled)
         return await self._write(write, AttemptEnd.OVER)
 
     async def commit(self, run: LiveRun, commit: TurnCommit) -> WriteAnswer:
         """Write the end of a turn."""
+        # One that is given up was asked to end.
+        if not commit.fresh and await self._is_too_early(run, "ends"):
+            return WriteAnswer.NOT_OURS
         return await self._write(partial(self._endings.commit, run, commit), AttemptEnd.OVER)
 
     async def leave(self, run: LiveRun, what: LastWrite) -> WriteAnswer:
@@ -239,14 +277,14 @@ class Attempt:
         is_open: Callable[[], bool],
     ) -> None:
         self.stage = new_stage(journal)
-        self.memory = PositionalMemory(lambda: journal.is_replaying)
+        self.memory = PositionalMemory(self.stage, journal, host.clock)
         self.run: LiveRun | None = None
         self._host = host
         self._journal = journal
         self._ring = ring
-        self._calls = StageCalls(self.stage)
+        self._calls = StageCalls(self.stage, JournaledCalls(self.stage, host.store.attachments))
         self._tasks = TaskOwner()
-        self._endings = StageEndings(self.stage, StoreEndings(host.store, is_open))
+        self._endings = StageEndings(self.stage, journal, StoreEndings(host.store, is_open))
         self._drives = drives(self._tasks, self._endings)
         self._activity = Activity(host.clock, park_after)
         # The wake-ups of the run that the watch knows, and the token of its fence; None before it watches.
@@ -300,14 +338,28 @@ class Attempt:
         if self.run is not None:
             self.run.close()
 
-    async def execute(self, taken: Taken, loaded: LoadedRun) -> AttemptEnd:
+    async def execute(
+        self,
+        taken: Taken,
+        loaded: LoadedRun,
+        explain: Callable[[EngineRefused], Awaitable[LashError | None]],
+    ) -> AttemptEnd:
         """Execute the attempt on the real loop. ``loaded``: the process or turn as it is in the store now.
 
-        Raises what the journal raises if the engine suspends or refuses the attempt.
+        ``explain`` returns why the run is blocked if the engine refuses the attempt; None if the run goes on otherwise. Raises
+        EngineRefused in that case, and Suspended.
         """
         self._taken = taken
+
+        async def on_refused(refusal: EngineRefused) -> bool:
+            trouble = await explain(refusal)
+            if trouble is None or self.run is None:
+                return False
+            self.run.close(trouble)  # its drive writes what becomes of it
+            return True
+
         try:
-            return await self.stage.drive(self._main(loaded), self._close)
+            return await self.stage.drive(self._main(loaded), self._close, on_refused)
         finally:
             self._calls.close()
 
@@ -323,6 +375,9 @@ class Attempt:
         self._busy.set()
         seen = _SEEN.decode(await self.stage.run(BEGIN, partial(self._begin, loaded)))
         self.memory.advance(seen.now)
+        if seen.seed:
+            entries = await self.stage.outside(self._read_entries)
+            self.memory.adopt(entries, seen.seed, Instant(seen.now))
         wakes = Wakes(self._take_news, self._tell_woken)
         controller = StageController(self._host, self.stage, self.memory, self._taken.fence, wakes)
         began = loaded_at(loaded, seen, self._taken.fence)
@@ -335,6 +390,8 @@ class Attempt:
             await drive.drive(run)
         finally:
             run.dispose()
+        if self._endings.refusal is not None:
+            raise self._endings.refusal
         return self._endings.end or AttemptEnd.AGAIN
 
     async def _begin(self, loaded: LoadedRun) -> bytes:
@@ -343,7 +400,19 @@ class Attempt:
         seen = Seen(self._host.clock.now(), self._taken.wake_seq, is_asked_to_end(subject))
         if turn is not None:
             seen = replace(seen, session=turn.session, queued=turn.stirred)
+        elif self._taken.moves or (
+            isinstance(subject, ProcessRecord) and subject.registration.origins
+        ):
+            # It was moved, imported or forked. It has recorded nothing itself yet: what is there is its seed.
+            recorded = (await self._read_entries()).values()
+            seen = replace(seen, seed=max((entry.started for entry in recorded), default=0))
         return msgspec.json.encode(seen)
+
+    async def _read_entries(self) -> dict[str, JournalEntry]:
+        """Read what the store has recorded for the process, on the real loop."""
+        run = self._taken.fence.run
+        resume = partial(self._host.store.processes.resume, [run])
+        return (await until_answered(resume))[run].entries
 
     async def _look(self, subject: ProcessRecord | TurnRecord, wake_seq: int) -> Seen:
         """Read the request to cancel. ``wake_seq`` was read before, so that a request that comes later wakes the run again."""

@@ -8,8 +8,10 @@ Rule 3. Only ``Stage`` asks for entries and takes completions. Two tasks that do
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
+
+from pylash.durable.keys import patch_of
 
 Action: TypeAlias = Callable[[], Awaitable[bytes]]
 """The work of an entry, performed if the journal has no result for it. It raises only if the attempt is to fail."""
@@ -37,7 +39,34 @@ class Suspended(Exception):
 
 
 class EngineRefused(Exception):
-    """The engine refuses to continue the attempt, because its entries differ from the recorded ones."""
+    """The engine refuses to continue the attempt, because its entries differ from the recorded ones.
+
+    ``name`` is the entry that was asked for, or ``how`` what the code did instead, at ``position`` of the journal.
+    """
+
+    def __init__(
+        self, reason: str, name: str | None = None, position: int = 0, how: str | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.name = name
+        self.position = position
+        self.how = how
+
+
+class RecordedName(NamedTuple):
+    """An entry of the journal: its name, and when it was recorded."""
+
+    name: str
+    at: int
+
+
+def is_internal(name: str) -> bool:
+    """Return whether an entry is the engine's own, and neither an effect nor the mark of a patch."""
+    return name.startswith("!") and patch_of(name) is None
+
+
+class ActionFailed(Exception):
+    """An action of the attempt has failed, which ends the attempt: the engine executes the run again later."""
 
 
 class AttemptJournal(Protocol):
@@ -46,6 +75,15 @@ class AttemptJournal(Protocol):
     @property
     def is_replaying(self) -> bool:
         """Whether there are recorded entries that the attempt has not asked for."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """How many entries the attempt has asked for: the place of the next one in ``recorded``."""
+        ...
+
+    async def recorded(self) -> Sequence[RecordedName]:
+        """Return the entries of the journal in their order. It asks the engine, so it is called only where that matters."""
         ...
 
     def run(self, name: str, action: Action) -> Ticket:
@@ -63,7 +101,7 @@ class AttemptJournal(Protocol):
     async def next_completed(self, tickets: Collection[Ticket]) -> tuple[Ticket, bytes]:
         """Return the next entry that completes, and its result.
 
-        Raises Suspended and EngineRefused. Cancellation: the attempt is over.
+        Raises Suspended, EngineRefused and ActionFailed. Cancellation: the attempt is over.
         """
         ...
 

@@ -6,11 +6,14 @@ Rule 2. An effect whose work is in the store (process commands, waits) is done b
         under the key: the engine may perform an action twice, and the second one finds the row.
 Rule 3. This code runs on the stage, and the actions on the real loop. An action that raises ends the attempt, and the
         engine tries again later.
+Rule 4. An effect that has ended in the seed of the run is answered from it, and asks the engine for nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import logging
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
@@ -24,6 +27,7 @@ from pylash.durable.effects import (
     COMPOSITE,
     AwaitEvent,
     AwaitEventOutcome,
+    EffectKind,
     Envelope,
     Outcome,
     Process,
@@ -33,9 +37,10 @@ from pylash.durable.effects import (
 )
 from pylash.durable.ports import LocalExecutor
 from pylash.durable.run_memory import Progress
-from pylash.durable.runs import Fence, JournalEntry
+from pylash.durable.runs import SECOND, Fence, Instant, JournalEntry
+from pylash.durable.session_store import Attachments
 from pylash.durable.stores import WaitStatus
-from pylash.engine.hosts.controller import HostedController, opening_of
+from pylash.engine.hosts.controller import HostedController, opening_of, recorded_outcome
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hosts.journal_memory import EffectRequest, effect_request
 from pylash.engine.races import wait_until_done
@@ -50,13 +55,15 @@ from pylash.engine.records import (
 )
 from pylash.engine.registry_waits import look
 from pylash.engine.store_answers import STORE_AWAY_SECONDS
+from pylash.restate.attempt_journal import Action
 from pylash.restate.engine_mark import mark_for_restate
 from pylash.restate.memory import PositionalMemory
 from pylash.restate.stage import Stage
-from pylash.values.canonical import digest_for_difference, first_difference
+from pylash.values.canonical import first_difference
 from pylash.values.errors import (
     AwaitEventUnknownOrRevoked,
     EffectReplayMismatch,
+    JournalFull,
     LashError,
     MissingReplayKey,
     Misuse,
@@ -67,8 +74,14 @@ from pylash.values.process_errors import ProcessSignalWaitCancelled
 
 T = TypeVar("T")
 
-NAME_HASH: Final = 12
-"""How many characters of the hash are part of the name of a timer, whose entry has no result to keep it in."""
+WARN_ENTRIES: Final = 5_000
+MAX_ENTRIES: Final = 10_000
+"""How many effects a run may have: each attempt gets all of them from the engine again."""
+
+INLINE_BYTES: Final = 1024 * 1024
+"""Results over this size are attachments of the store, and their entries have references."""
+
+_log = logging.getLogger("pylash")
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
@@ -82,11 +95,17 @@ async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(STORE_AWAY_SECONDS)
 
 
-class EffectRecord(msgspec.Struct, frozen=True, rename={"digest": "hash"}, omit_defaults=True):
-    """The result of an effect's entry; it is stored, so fields are only added, with defaults.
+# The results of entries are stored: fields are only added, with defaults, and tags are never renamed.
+
+
+class EffectRecord(
+    msgspec.Struct, frozen=True, tag="effect", rename={"digest": "hash"}, omit_defaults=True
+):
+    """The result of an effect's entry.
 
     ``command`` is what the hash covers, as far as it is kept to explain a difference; ``message`` is that of an effect of a
     turn; ``woken``: the run was woken meanwhile, so a message that came before the end of the effect joins the turn after it.
+    ``kind``, ``label``, ``started`` and ``notes``, which are entries that the effect may depend on, are for a seed.
     """
 
     digest: str
@@ -95,21 +114,79 @@ class EffectRecord(msgspec.Struct, frozen=True, rename={"digest": "hash"}, omit_
     command: bytes | None = None
     message: str = ""
     woken: bool = False
+    kind: str = ""
+    label: str | None = None
+    started: int = 0
+    notes: tuple[JournalEntry, ...] = ()
 
 
-class StoredEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of an entry whose work is in the store: the row under its key, and how it stands."""
+class StoredEntry(msgspec.Struct, frozen=True, tag="stored", omit_defaults=True):
+    """The result of an entry whose work is in the store: the row under its key, and how it stands.
+
+    If the store refused it, there is no row, and ``entry`` has the failure.
+    """
 
     at: int
     entry: JournalEntry | None = None
     status: WaitStatus | None = None
     remaining: int | None = None
-    # A refusal of the store, as the record of a failure.
-    refused: msgspec.Raw = msgspec.Raw(b"")
+    notes: tuple[JournalEntry, ...] = ()
 
+
+class Notes(msgspec.Struct, frozen=True, tag="notes"):
+    """The result of an entry that has only notes: those before a timer, which has no result."""
+
+    notes: tuple[JournalEntry, ...]
+
+
+class Reference(msgspec.Struct, frozen=True, tag="reference"):
+    """The result of an entry whose result is an attachment of the store."""
+
+    attachment: str
+
+
+NOTES: Final = "!notes"
+"""The name of an entry that has only notes."""
 
 _EFFECTS = msgspec.json.Decoder(EffectRecord)
 _STORED = msgspec.json.Decoder(StoredEntry)
+_REFERENCES = msgspec.json.Decoder(Reference)
+_IS_REFERENCE: Final = b'{"type":"reference"'
+
+
+class JournaledCalls:
+    """Entries of one attempt. A large result is an attachment of the store, and the entry has a reference to it."""
+
+    def __init__(self, stage: Stage, attachments: Attachments) -> None:
+        self._stage = stage
+        self._attachments = attachments
+
+    async def run(self, name: str, action: Action) -> bytes:
+        """Return the result of an action, which is performed on the real loop unless it is recorded."""
+
+        async def shortened() -> bytes:
+            result = await action()
+            if len(result) <= INLINE_BYTES:
+                return result
+            digest = hashlib.sha256(result).hexdigest()
+            await until_answered(partial(self._attachments.put, digest, result))
+            return msgspec.json.encode(Reference(digest))
+
+        result = await self._stage.run(name, shortened)
+        if not result.startswith(_IS_REFERENCE):
+            return result
+        return await self._stage.outside(partial(whole_result, self._attachments, result))
+
+
+async def whole_result(attachments: Attachments, result: bytes) -> bytes:
+    """Return the result of an entry, which may be a reference to it."""
+    if not result.startswith(_IS_REFERENCE):
+        return result
+    digest = _REFERENCES.decode(result).attachment
+    body = await until_answered(partial(attachments.get, digest))
+    if body is None:
+        raise StoreRefused(f"The attachment {digest} is missing: restore it from a backup.")
+    return body
 
 
 class Execution(NamedTuple):
@@ -144,9 +221,12 @@ class StageController(HostedController):
         super().__init__(host)
         self._wakes = wakes
         self._stage = stage
+        self._calls = JournaledCalls(stage, host.store.attachments)
         self._memory = memory
         self._fence = fence
         memory.cancel_waits = self._cancel_waits
+        # The effects that were asked for in this attempt: as many as the run has.
+        self._asked = 0
 
     async def execute(self, envelope: Envelope, local: LocalExecutor) -> Outcome:
         """Return the outcome of the effect: the recorded one, or that of performing it."""
@@ -158,7 +238,12 @@ class StageController(HostedController):
         if command.kind in COMPOSITE:
             return (await perform(envelope, local)).answer(command.kind)
         asked = effect_request(envelope, key)
-        execution = Execution(asked, local, self._memory.progress_of(key))
+        self._count()
+        entry, progress = self._memory.ask(key), self._memory.progress_of(key)
+        if self._memory.seeded(key) is not None:
+            assert entry is not None
+            return await self._from_seed(entry, asked)
+        execution = Execution(asked, local, progress)
         match command:
             case Sleep() if local.cancel is None:
                 local.check(command)
@@ -170,27 +255,70 @@ class StageController(HostedController):
             case _:
                 return await self._perform(execution)
 
+    def _count(self) -> None:
+        """Count an effect; refuse it if there are too many. One that is recorded is never refused."""
+        self._asked += 1
+        if self._memory.is_replaying:
+            return
+        if self._asked > MAX_ENTRIES:
+            raise JournalFull(self._fence.name, MAX_ENTRIES)
+        if self._asked == WARN_ENTRIES:
+            _log.warning(
+                "%s has recorded %d effects, and at most %d are possible: use ctx.continue_as",
+                self._fence.name, WARN_ENTRIES, MAX_ENTRIES,
+            )  # fmt: skip
+
+    async def _from_seed(self, entry: JournalEntry, asked: EffectRequest) -> Outcome:
+        """Return the outcome of an effect that has ended in the seed of the run, or raise its failure."""
+        store, run = self._host.store, self._fence.run
+        if entry.hash != asked.digest and not await self._stage.outside(
+            partial(self._is_same, entry, asked)
+        ):
+            raise await self._mismatch(entry, asked)
+        if entry.outcome is None:  # too large to be loaded with the others
+            ask = partial(until_answered, partial(store.journal.entry, run, entry.key))
+            whole = await self._stage.outside(ask)
+            assert whole is not None
+            entry = whole
+        self._memory.advance(entry.ended or entry.started)
+        assert entry.outcome is not None
+        return recorded_outcome(entry.outcome, asked.envelope.command.kind)
+
+    async def _is_same(self, entry: JournalEntry, asked: EffectRequest) -> bool:
+        return await self.is_same(self._fence.scope, entry, asked)
+
+    async def _mismatch(self, entry: JournalEntry, asked: EffectRequest) -> EffectReplayMismatch:
+        """Return the error of an effect that was recorded for something else."""
+        kept = entry.command
+        if kept is None:
+            ask = partial(self._host.store.journal.entry, self._fence.run, entry.key)
+            whole = await self._stage.outside(partial(until_answered, ask))
+            kept = None if whole is None else whole.command
+        return EffectReplayMismatch(asked.key, first_difference(kept, asked.canonical))
+
     # --- effects that leave the store ---
 
     async def _perform(self, execution: Execution) -> Outcome:
         asked, local, progress = execution
         context, tasks = copy_context(), self._host.tasks
         work: list[asyncio.Task[bytes]] = []
+        started, notes = self._memory.start_time(), tuple(self._memory.notes.values())
 
         async def action() -> bytes:
             # A task of its own: it has the context of the caller, and can be cancelled without ending the entry's own task.
-            task = tasks.start(self._performed(asked, local), context)
+            task = tasks.start(self._performed(asked, local, started, notes), context)
             work.append(task)
             return await task
 
         try:
-            data = await self._stage.run(asked.key, action)
+            data = await self._calls.run(asked.key, action)
         except asyncio.CancelledError:
             # The run was cancelled here, or the attempt is over: the outcome is not needed, whatever it is.
             if work and progress.is_stopped:
                 work[0].cancel()
             raise
         record = _EFFECTS.decode(data)
+        self._memory.forget_notes(notes)
         self._memory.advance(record.at)
         self._check(asked, record.digest, record.command)
         if local.messages is not None:
@@ -199,7 +327,13 @@ class StageController(HostedController):
             self._wakes.tell()
         return answer(bytes(record.outcome), asked.envelope.command.kind)
 
-    async def _performed(self, asked: EffectRequest, local: LocalExecutor) -> bytes:
+    async def _performed(
+        self,
+        asked: EffectRequest,
+        local: LocalExecutor,
+        started: Instant,
+        notes: tuple[JournalEntry, ...],
+    ) -> bytes:
         """Perform an effect on the real loop; return its record."""
         try:
             performed = await perform(asked.envelope, local)
@@ -214,13 +348,18 @@ class StageController(HostedController):
         message = b""
         if local.messages is not None and performed.cause is None:
             message = await local.messages.carry(asked.key)
+        opening = asked.entry(started)
         record = EffectRecord(
             asked.digest.hex(),
             self._host.clock.now(),
             msgspec.Raw(performed.data),
-            digest_for_difference(asked.canonical),
+            opening.command,
             message.decode(),
             self._wakes.take(),
+            opening.kind,
+            opening.label,
+            started,
+            notes,
         )
         return msgspec.json.encode(record)
 
@@ -232,24 +371,44 @@ class StageController(HostedController):
 
     async def _sleep(self, execution: Execution, command: Sleep) -> Outcome:
         asked, _, progress = execution
-        due = self._memory.now() + command.duration_ms * 1000
-        timer = self._stage.sleep(
-            f"{asked.key} {asked.digest.hex()[:NAME_HASH]}", command.duration_ms / 1000
-        )
+        entry, left = self._memory.seed.get(asked.key), command.duration_ms / 1000
+        if entry is not None:
+            if entry.hash != asked.digest:
+                raise await self._mismatch(entry, asked)
+            left = self._memory.seconds_left(entry)
+            if left <= 0:
+                return SleepOutcome()
+        due = self._memory.now() + int(left * SECOND)
+        self._record_notes()
+        timer = self._stage.sleep(timer_name(asked), left)
         progress.rest(due)
         await timer
         self._memory.advance(due)
         return SleepOutcome()
 
+    def _record_notes(self) -> None:
+        """Record the notes before a timer in an entry of their own. Nobody awaits it: they are needed for a seed only."""
+        notes = tuple(self._memory.notes.values())
+        if notes:
+
+            async def action() -> bytes:
+                return msgspec.json.encode(Notes(notes))
+
+            self._stage.run(NOTES, action).add_done_callback(
+                lambda _: self._memory.forget_notes(notes)
+            )
+
     # --- effects in the store ---
 
     async def _stored(self, name: str, ask: Callable[[], Awaitable[StoredEntry]]) -> StoredEntry:
         """Return the answer of the store, as it was recorded the first time."""
+        notes = tuple(self._memory.notes.values())
 
         async def action() -> bytes:
-            return msgspec.json.encode(await until_answered(ask))
+            return msgspec.json.encode(replace(await until_answered(ask), notes=notes))
 
-        stored = _STORED.decode(await self._stage.run(name, action))
+        stored = _STORED.decode(await self._calls.run(name, action))
+        self._memory.forget_notes(notes)
         self._memory.advance(stored.at)
         return stored
 
@@ -260,62 +419,64 @@ class StageController(HostedController):
             return await self._happened(execution, command)
         # From here on it cannot be cancelled: the registry does it, and no attempt could tell that it did not.
         progress.recording()
+        opening = asked.entry(self._memory.start_time())
 
         async def ask() -> StoredEntry:
             now = self._host.clock.now()
-            closing = replace(asked.entry(now), ended=now)
+            closing = replace(opening, ended=now)
             try:
                 entry = await self._host.store.processes.perform_for(
                     self._fence, closing, mark_for_restate(command), wrapped, ()
                 )
             except Misuse as error:  # the registry refused, and nothing was written
-                return self._refused(asked, error)
+                return self._refused(opening, error)
             return StoredEntry(now, entry)
 
-        return self._outcome(asked, await self._stored(asked.key, ask))
+        return await self._outcome(asked, await self._stored(asked.key, ask))
 
-    def _refused(self, asked: EffectRequest, error: LashError) -> StoredEntry:
-        data = failed(error, asked.envelope.command.kind).data
-        return StoredEntry(self._host.clock.now(), refused=msgspec.Raw(data))
+    def _refused(self, opening: JournalEntry, error: LashError) -> StoredEntry:
+        """Return the entry of an effect that the store refused."""
+        now, data = self._host.clock.now(), failed(error, EffectKind.PROCESS).data
+        return StoredEntry(now, replace(opening, outcome=data, size=len(data), ended=now))
 
-    def _outcome(self, asked: EffectRequest, stored: StoredEntry) -> Outcome:
+    async def _outcome(self, asked: EffectRequest, stored: StoredEntry) -> Outcome:
         """Return the outcome in the store's row, or raise the failure in it."""
-        kind = asked.envelope.command.kind
-        if stored.entry is None:
-            return answer(bytes(stored.refused), kind)
         entry = stored.entry
-        if entry.hash != asked.digest and not (
-            entry.command is not None and is_same_start(entry.command, asked.canonical)
-        ):
-            raise EffectReplayMismatch(asked.key, first_difference(entry.command, asked.canonical))
+        assert entry is not None
         assert entry.outcome is not None
-        return answer(entry.outcome, kind)
+        if (
+            entry.hash != asked.digest
+            and not (entry.command is not None and is_same_start(entry.command, asked.canonical))
+            and not await self._stage.outside(partial(self._is_same, entry, asked))
+        ):
+            raise await self._mismatch(entry, asked)
+        return answer(entry.outcome, asked.envelope.command.kind)
 
     async def _happened(self, execution: Execution, command: Awaited) -> Outcome:
         """Wait until a signal has come, or another run has ended."""
         asked, local, progress = execution
         store, memory = self._host.store, self._memory
+        opening = asked.entry(memory.start_time())
 
         async def ask() -> StoredEntry:
-            now = self._host.clock.now()
             try:
                 entry, remaining = await look(
-                    store, self._fence, asked.entry(now), command, local.timeout, ()
+                    store, self._fence, opening, command, local.timeout, ()
                 )
             except Misuse as error:
-                return self._refused(asked, error)
-            return StoredEntry(now, entry, remaining=remaining)
+                return self._refused(opening, error)
+            return StoredEntry(self._host.clock.now(), entry, remaining=remaining)
 
         while True:
             # The bell is taken before the store is read, so that a wake-up in between is not missed.
             bell = memory.bell(progress)
             try:
                 stored = await self._stored(asked.key, ask)
-                if stored.entry is None or stored.entry.size:
-                    return self._outcome(asked, stored)
+                assert stored.entry is not None
+                if stored.entry.size:
+                    return await self._outcome(asked, stored)
                 if stored.entry.hash != asked.digest:
-                    difference = first_difference(stored.entry.command, asked.canonical)
-                    raise EffectReplayMismatch(asked.key, difference)
+                    raise await self._mismatch(stored.entry, asked)
                 if not bell.done():
                     progress.rest(stored.entry.due)
                 await wait_until_done(bell, self._host.clock, stored.remaining)
@@ -332,10 +493,11 @@ class StageController(HostedController):
         name = self._host.name_in(command.key)
         opening = opening_of(command, name, local.timeout)
 
+        begun = asked.entry(memory.start_time())
+
         async def open_wait() -> StoredEntry:
-            now = self._host.clock.now()
-            entry, status = await waits.open_for(self._fence, asked.entry(now), opening, ())
-            return StoredEntry(now, entry, status)
+            entry, status = await waits.open_for(self._fence, begun, opening, ())
+            return StoredEntry(self._host.clock.now(), entry, status)
 
         async def end_wait() -> StoredEntry:
             status = await waits.expire(opening.name)
@@ -384,6 +546,11 @@ class StageController(HostedController):
         if status is None or (status.revoked and status.terminal is None):
             raise AwaitEventUnknownOrRevoked
         return status
+
+
+def timer_name(asked: EffectRequest) -> str:
+    """Return the name of a timer: it has the hash, because a timer has no result to keep it in."""
+    return f"{asked.key} {asked.digest.hex()}"
 
 
 def _cancelled(envelope: Envelope, now: int) -> JournalEntry:

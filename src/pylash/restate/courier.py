@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from pylash.durable.runs import SECOND, Dispatch
+from pylash.durable.runs import MOVES, SECOND, Dispatch
 from pylash.durable.scopes import ExecutionScope, ProcessScope, QueueDrainScope, TurnScope
 from pylash.durable.stores import Store
 from pylash.engine.hub import NET_SECONDS, Hub, wait_for_hint
@@ -30,7 +30,7 @@ BATCH: Final = 100
 CONCURRENCY: Final = 16
 """How many of them are sent at a time."""
 
-_EPOCH: Final = re.compile(r"(?<!~)((?:~~)*)~\d+$")
+_EPOCH: Final = re.compile(r"(?<!~)((?:~~)*)~\d+(?:~\d+)?$")
 
 REPLACE_TRIES, REPLACE_SECONDS = 10, 0.05
 """How often, and after which pauses, the key of an invocation that was killed is asked for before the next delivery."""
@@ -93,6 +93,8 @@ class Courier:
 
     async def _send_ready(self) -> float:
         """Send the runs that are ready; return the seconds until the next one is due."""
+        for run, bell in await self._store.runs.ended_elsewhere(self._targets, BATCH):
+            await self._end(run, bell)
         self._failure = None
         rows, due = await self._store.runs.dispatch(ENGINE, self._targets, BATCH)
         async with asyncio.TaskGroup() as group:
@@ -103,6 +105,17 @@ class Courier:
         if len(rows) == BATCH:
             return 0.0
         return NET_SECONDS if due is None else min(NET_SECONDS, max(0.0, due / SECOND))
+
+    async def _end(self, run: int, bell: str) -> None:
+        """Let the server end the invocation of a run that was ended by force, or with its session."""
+        try:
+            if is_invocation(bell):
+                await self._client.kill(bell)
+            else:
+                await self._client.ring(bell)  # its next attempt learns that the run has ended
+            await self._store.runs.forget_bell(run)
+        except StoreError as error:
+            _log.warning("the invocation of run %d is ended later: %s", run, error)
 
     async def _send(self, row: Dispatch) -> None:
         """Ring the bell of a parked run, or send a run that the engine does not execute."""
@@ -118,10 +131,10 @@ class Courier:
                     self._failure = error
 
     async def _deliver(self, row: Dispatch) -> None:
-        if row.bell is not None:
+        if row.bell is not None and not is_invocation(row.bell):
             await self._client.ring(row.bell)
             return
-        service, key = service_and_key(row.scope, row.epoch)
+        service, key = service_and_key(row.scope, row.epoch, row.moves)
         given = {"run": row.run, "store": self._store_id}
         invocation = await self._client.send(service, key, given)
         if invocation is None:
@@ -143,19 +156,36 @@ class Courier:
             await asyncio.sleep(REPLACE_SECONDS)
 
 
+def is_invocation(bell: str) -> bool:
+    """Return whether a bell is the invocation of a blocked run, and not what wakes a parked one."""
+    return bell.startswith("inv_")
+
+
 async def address_of(store: Store, scope: ExecutionScope) -> tuple[str, str]:
     """Return the service of a run, and its key there."""
-    record = None
-    if isinstance(scope, ProcessScope):
-        record = await store.processes.get(scope.process_id)
-    return service_and_key(scope, 0 if record is None else record.state.epoch)
+    if not isinstance(scope, ProcessScope):
+        return service_and_key(scope)
+    record = await store.processes.get(scope.process_id)
+    if record is None:
+        return service_and_key(scope)
+    note = await store.journal.entry(record.run, MOVES)
+    moves = 0 if note is None else int(note.outcome or b"0")
+    return service_and_key(scope, record.state.epoch, moves)
 
 
-def service_and_key(scope: ExecutionScope, epoch: int = 0) -> tuple[str, str]:
-    """Return the service of a run, and its key there; ``epoch`` is the number of a process's journal, after ``continue_as``."""
+def service_and_key(scope: ExecutionScope, epoch: int = 0, moves: int = 0) -> tuple[str, str]:
+    """Return the service of a run, and its key there.
+
+    ``epoch`` is the number of a process's journal, after ``continue_as``, and ``moves`` how often its records were moved.
+
+    >>> [service_and_key(ProcessScope("order-7"), *one)[1] for one in ((0, 0), (2, 0), (0, 1))]
+    ['order-7', 'order-7~2', 'order-7~0~1']
+    """
     match scope:
         case ProcessScope(process_id=process_id):
             name = process_id.replace("~", "~~")
+            if moves:
+                return PROCESS_SERVICE, f"{name}~{epoch}~{moves}"
             return PROCESS_SERVICE, name if epoch == 0 else f"{name}~{epoch}"
         case TurnScope(session_id=session, turn_id=turn):
             return TURN_SERVICE, f"{_escaped(session)}|{_escaped(turn)}"

@@ -22,6 +22,8 @@ AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 STREAMS: Final = 10_000
 """Attempts that one connection of the server may have under way: hypercorn allows 100, which is less than the server uses."""
+CALLS: Final = 2**63 - 1
+"""Calls that one connection may have in its life: after 1,000 hypercorn closes it, with all attempts that are under way on it."""
 CLOSE_SECONDS: Final = 10.0
 CANCEL_SECONDS: Final = 0.05
 """How often calls are cancelled while the endpoint closes: one that is cancelled may begin another."""
@@ -56,6 +58,7 @@ class EndpointServer:
         # Connections wait in the backlog of the socket until hypercorn accepts them; it closes the socket.
         config.bind = [f"fd://{await asyncio.to_thread(_listen, self._address)}"]
         config.h2_max_concurrent_streams = STREAMS
+        config.keep_alive_max_requests = CALLS
         config.accesslog = config.errorlog = None
         served = serve(self._track, config, shutdown_trigger=self._closing.wait, mode="asgi")
         self._serving = self._tasks.start(served)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import restate
@@ -15,8 +16,10 @@ from restate.serde import BytesSerde
 
 from pylash import __version__
 from pylash.durable.ports import Cancellation, DurabilityTier, EffectHost, ScopedController
+from pylash.durable.processes import ProcessRecord
 from pylash.durable.runs import EngineRun, JournalEntry
-from pylash.durable.scopes import ExecutionScope
+from pylash.durable.scopes import ExecutionScope, ProcessScope
+from pylash.durable.stores import Store
 from pylash.durable.waits import OpenWait, Resolution, ResolveOutcome, WaitIdentity, WaitName
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.runner_parts import RunnerParts
@@ -29,6 +32,7 @@ from pylash.restate.clients import (
     Service,
     check_url,
 )
+from pylash.restate.controller import whole_result
 from pylash.restate.courier import address_of
 from pylash.restate.endpoint import (
     Address,
@@ -42,6 +46,7 @@ from pylash.restate.endpoint import (
 )
 from pylash.restate.engine_mark import ENGINE
 from pylash.restate.inspection import examine, recorded_effects
+from pylash.restate.recorded import invocation_of, read_names, read_recorded
 from pylash.restate.runner import RestateRunner
 from pylash.restate.sdk_journal import Disconnected, SdkJournal
 from pylash.tasks import TaskOwner
@@ -54,6 +59,7 @@ from pylash.values.process_errors import (
     EndpointInvalid,
     EndpointMissing,
     HostInUse,
+    JournalGone,
 )
 from pylash.values.secrets import shown_url
 
@@ -126,6 +132,19 @@ class RestateHost:
             self._address = bind_address(bind)
         elif endpoint is not None and endpoint.startswith("https:"):
             raise EndpointInvalid(endpoint, "a worker speaks plain HTTP, so it needs bind= as well")
+
+    async def read_entries(self, store: Store, record: ProcessRecord) -> list[JournalEntry]:
+        """Return what the server has recorded for a process; nothing if it was never sent there."""
+        service, key = await address_of(store, ProcessScope(record.id))
+        whole = partial(whole_result, store.attachments)
+        async with self.connected() as client:
+            invocation = await invocation_of(client, service, key)
+            if invocation is None and record.settled is not None:
+                raise JournalGone(record.id)
+            if invocation is None:
+                return []
+            entries, cancelled = await read_recorded(client, invocation, whole)
+        return [*entries, *cancelled]
 
     def facts(self) -> dict[str, str]:
         """Return what a worker shows when it starts; raises EndpointMissing if it would execute nothing."""
@@ -223,7 +242,8 @@ class RestateHost:
         self, context: Any, tasks: TaskOwner, on_cancel: Callable[[], Awaitable[None]]
     ) -> AttemptJournal:
         """Return the journal of an attempt that the server has called."""
-        return SdkJournal(context, tasks, on_cancel)
+        reading = partial(read_names, self.client, context.request().id)
+        return SdkJournal(context, tasks, on_cancel, reading)
 
     async def open_endpoint(self, tasks: TaskOwner) -> EndpointServer | None:
         """Listen, unless another server does, and register the endpoint, if there is one."""

@@ -6,29 +6,38 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from restate.exceptions import SuspendedException
 
 from pylash.durable.commands import CancelProcess, StartProcess
-from pylash.durable.processes import Registration, carrier_target
+from pylash.durable.processes import ProcessRecord, Registration, carrier_target
 from pylash.durable.runs import Attached
-from pylash.durable.scopes import ExecutionScope, session_of
+from pylash.durable.scopes import ExecutionScope, ProcessScope, session_of
 from pylash.durable.sessions import NewTurn
 from pylash.durable.stores import Taken
 from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runner_parts import RunnerParts
 from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
+from pylash.engine.worker.blocked_runs import retry_fitting
 from pylash.restate.attempt import Attempt, AttemptEnd
-from pylash.restate.attempt_journal import EngineRefused, Suspended
+from pylash.restate.attempt_journal import (
+    ActionFailed,
+    AttemptJournal,
+    EngineRefused,
+    Suspended,
+)
 from pylash.restate.batched_take import BatchedTake
-from pylash.restate.courier import Courier
+from pylash.restate.controller import until_answered, whole_result
+from pylash.restate.courier import Courier, service_and_key
 from pylash.restate.engine_mark import ENGINE, mark_for_restate, store_id
+from pylash.restate.recorded import divergence, read_recorded, was_paused
 from pylash.tasks import TaskOwner
 from pylash.values.durations import seconds
-from pylash.values.errors import LashError, StoreError
-from pylash.values.process_errors import ReplayRefused, StoreOfOthers
+from pylash.values.errors import LashError, LeaseLost, StoreError
+from pylash.values.process_errors import StoreOfOthers
 
 if TYPE_CHECKING:
     from pylash.restate.host import RestateHost
@@ -97,6 +106,8 @@ class RestateRunner:
         self._unsubscribe = journal.hub.subscribe(self._on_topic, "wake", "cancel")
         self._tasks.serve(courier.work_forever())
         self._tasks.serve(self._find_lost_hints())
+        parts = self._parts
+        self._tasks.serve(retry_fitting(journal, parts.programs, parts.drives, self._host))
 
     async def close(self) -> None:
         """Let the attempts that are executed here end within the grace period, and abort the rest.
@@ -206,27 +217,61 @@ class RestateRunner:
             if taken is None:
                 await self._end_invocation(context, invocation)
                 return
-            end = await self._end_of(attempt, taken)
+            if is_outdated(context, taken):
+                await self._host.client.kill(invocation)
+                raise AttemptFailed(f"{taken.fence.name} was moved to another invocation")
+            end = await self._end_of(attempt, taken, journal, invocation)
         finally:
             if self._live.get(run) is attempt:
                 del self._live[run]
             self._ended.set()
             journal.stop()
+        await self._conclude(context, taken, end)
+
+    async def _conclude(self, context: Any, taken: Taken, end: AttemptEnd) -> None:
+        """Let the server do what follows from the end of an attempt."""
+        invocation = context.request().id
+        if end is AttemptEnd.OVER:
+            await self._end_invocation(context, invocation)
         if end is AttemptEnd.BLOCKED:
+            # Before the pause: a paused invocation does nothing by itself, so the store must know what to end.
+            noting = partial(self._journal.store.runs.note_invocation, taken.fence, invocation)
+            await until_answered(noting)
             await self._host.client.pause(invocation)
             raise AttemptFailed(f"{taken.fence.name} is blocked")
         if end is AttemptEnd.AGAIN:
             raise AttemptFailed(f"{taken.fence.name} is executed again")
 
-    async def _end_of(self, attempt: Attempt, taken: Taken) -> AttemptEnd:
+    async def _end_of(
+        self, attempt: Attempt, taken: Taken, journal: AttemptJournal, invocation: str
+    ) -> AttemptEnd:
         """Execute an attempt that has its run."""
+
+        async def explain(refusal: EngineRefused) -> LashError | None:
+            # It was resumed by a retry or a cancel: a person has decided that it goes on, by key. The records of a turn
+            # have no such form, because its messages are written with its end.
+            is_process = isinstance(taken.fence.scope, ProcessScope)
+            if is_process and await was_paused(self._host.client, invocation):
+                return None
+            return divergence(attempt.run, taken.fence, refusal, await journal.recorded())
+
         try:
-            return await attempt.execute(taken, _loaded(taken))
+            return await attempt.execute(taken, _loaded(taken), explain)
         except Suspended:
             raise SuspendedException from None
         except EngineRefused as refusal:
-            await self._block(taken, ReplayRefused(taken.fence.name, str(refusal)))
+            trouble = await explain(refusal)
+            if trouble is None:
+                await self._move(taken, invocation)
+                raise AttemptFailed(f"{taken.fence.name} goes on in another invocation") from None
+            await self._block(taken, trouble)
             return AttemptEnd.BLOCKED
+        except ActionFailed as failure:
+            # Others own the run: an attempt that was taken over, or that ends this moment.
+            is_expected = isinstance(failure.__cause__, LeaseLost)
+            level = logging.DEBUG if is_expected else logging.WARNING
+            _log.log(level, "%s is executed again: %s", taken.fence.name, failure)
+            return AttemptEnd.AGAIN
 
     def _admit(self, run: int, store: str) -> None:
         """Refuse an attempt of a run that this worker cannot execute: the server tries again later."""
@@ -251,6 +296,17 @@ class RestateRunner:
             await self._host.client.kill(invocation)
             raise AttemptFailed("the run has ended")
 
+    async def _move(self, taken: Taken, invocation: str) -> None:
+        """Let a run that was retried continue by key in a new invocation: its code asks in another order than the recorded one."""
+        store, client = self._journal.store, self._host.client
+        whole = partial(whole_result, store.attachments)
+        recorded = await read_recorded(client, invocation, whole)
+        _log.info("%s goes on with what it has recorded, by key", taken.fence.name)
+        move = partial(store.journal.move, taken.fence, *recorded, taken.moves + 1)
+        await until_answered(move)
+        # Only now: what it has recorded is in the store.
+        await client.kill(invocation)
+
     async def _block(self, taken: Taken, trouble: LashError) -> None:
         _log.warning("%s is blocked: %s", taken.fence.name, trouble)
         reason = f"{trouble.code}: {trouble.message}"
@@ -263,6 +319,15 @@ class RestateRunner:
             await store.processes.perform(CancelProcess(scope.id, CANCELLED), None)
         else:
             await store.sessions.cancel(session, CANCELLED)
+
+
+def is_outdated(context: Any, taken: Taken) -> bool:
+    """Return whether the run was moved to another invocation than the one of an attempt."""
+    subject = taken.subject
+    if not isinstance(subject, ProcessRecord):
+        return False
+    _, key = service_and_key(taken.fence.scope, subject.state.epoch, taken.moves)
+    return bool(context.key() != key)
 
 
 def _loaded(taken: Taken) -> LoadedRun:

@@ -8,7 +8,8 @@ fails if one of them is gone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from restate.exceptions import SuspendedException
@@ -25,7 +26,14 @@ from restate.vm import (
     Suspended,
 )
 
-from pylash.restate.attempt_journal import Action, Bell, EngineRefused, Ticket
+from pylash.restate.attempt_journal import (
+    Action,
+    ActionFailed,
+    Bell,
+    EngineRefused,
+    RecordedName,
+    Ticket,
+)
 from pylash.restate.attempt_journal import Suspended as AttemptSuspended
 from pylash.tasks import TaskOwner
 
@@ -44,7 +52,11 @@ class SdkJournal:
     may_suspend = True
 
     def __init__(
-        self, context: Any, tasks: TaskOwner, on_cancel: Callable[[], Awaitable[None]]
+        self,
+        context: Any,
+        tasks: TaskOwner,
+        on_cancel: Callable[[], Awaitable[None]],
+        read_names: Callable[[], Awaitable[Sequence[RecordedName]]],
     ) -> None:
         assert isinstance(context, ServerInvocationContext)
         # Untyped: most of what is used of both is not documented, and not annotated.
@@ -52,6 +64,9 @@ class SdkJournal:
         self._vm: Any = context.vm
         self._tasks = tasks
         self._on_cancel = on_cancel
+        self._read_names = read_names
+        # How many commands were asked for. An awakeable is none: the server has no entry for it.
+        self.position = 0
         # The actions of entries that have no result, by handle; each is taken when the state machine asks for it.
         self._actions: dict[int, Action] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -61,6 +76,8 @@ class SdkJournal:
         self._prepare: Callable[[], Awaitable[bool]] | None = None
         # Why the state machine has refused an entry; no call of it is possible after that.
         self._refusal: BaseException | None = None
+        # The command that it refused, and its place.
+        self._refused: tuple[str, int] | None = None
         # What an action has raised: it ends the attempt, and the server tries again.
         self._failure: Exception | None = None
 
@@ -69,9 +86,13 @@ class SdkJournal:
         """Whether there are recorded entries that the attempt has not asked for."""
         return bool(self._vm.is_replaying())
 
+    async def recorded(self) -> Sequence[RecordedName]:
+        """Return the commands of the journal, which the server is asked for."""
+        return await self._read_names()
+
     def run(self, name: str, action: Action) -> Ticket:
         """Ask for the result of an action."""
-        run = self._ask(lambda: self._vm.sys_run(name))
+        run = self._command(name, lambda: self._vm.sys_run(name))
         if run is None:
             return Ticket(name, None)
         if not run.replayed:
@@ -80,13 +101,22 @@ class SdkJournal:
 
     def sleep(self, name: str, seconds: float) -> Ticket:
         """Ask for a timer."""
-        return Ticket(name, self._ask(lambda: self._vm.sys_sleep(round(seconds * 1000), name)))
+        milliseconds = round(seconds * 1000)
+        return Ticket(name, self._command(name, lambda: self._vm.sys_sleep(milliseconds, name)))
 
     def bell(self) -> Bell:
         """Ask for a completion from outside: an awakeable."""
         known = self._ask(self._vm.sys_awakeable)
         name, handle = ("", None) if known is None else known
         return Bell(name, Ticket("bell", handle))
+
+    def _command(self, name: str, ask: Callable[[], Any]) -> Any:
+        """Return the answer of the state machine to a command; note which one it refuses."""
+        is_refused, answer = self._refusal is not None, self._ask(ask)
+        if self._refusal is not None and not is_refused:
+            self._refused = (name, self.position)
+        self.position += 1
+        return answer
 
     def _ask(self, ask: Callable[[], Any]) -> Any:
         """Return the answer of the state machine; None after a refusal, which ``next_completed`` raises."""
@@ -136,9 +166,10 @@ class SdkJournal:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise ActionFailed(str(self._failure)) from self._failure
         if self._refusal is not None:
-            raise EngineRefused(str(self._refusal)) from self._refusal
+            name, position = self._refused or (None, 0)
+            raise EngineRefused(str(self._refusal), name, position) from self._refusal
 
     async def _take(self, handle: int) -> bytes:
         result = self._vm.take_notification(handle)
@@ -183,7 +214,7 @@ class SdkJournal:
         task.add_done_callback(self._running.discard)
 
     async def _execute(self, handle: int, action: Action) -> None:
-        """Perform an action and propose its result; a failure ends the attempt."""
+        """Perform an action and propose its result; ``next_completed`` raises its failure, which ends the attempt."""
         try:
             result = await action()
         except asyncio.CancelledError:
@@ -194,7 +225,9 @@ class SdkJournal:
         except Exception as error:  # noqa: BLE001 - the server tries again
             self._failure = self._failure or error
         else:
-            self._vm.propose_run_completion_success(handle, result)
+            # The state machine refuses it if the attempt has failed meanwhile. The class of that is not documented.
+            with suppress(Exception):
+                self._vm.propose_run_completion_success(handle, result)
         finally:
             await self._context.receive.enqueue_restate_event(dict(_RUN_COMPLETED))
 

@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextvars import Context
 from typing import Any, Final, NoReturn, TypeVar
 
-from pylash.restate.attempt_journal import Action, AttemptJournal, Bell, Ticket
+from pylash.restate.attempt_journal import Action, AttemptJournal, Bell, EngineRefused, Ticket
 from pylash.values.process_errors import EffectOutsideStep
 
 T = TypeVar("T")
@@ -120,11 +120,17 @@ class Stage(asyncio.AbstractEventLoop):
 
     # --- driving ---
 
-    async def drive(self, main: Coroutine[Any, Any, T], on_end: Callable[[], None]) -> T:
+    async def drive(
+        self,
+        main: Coroutine[Any, Any, T],
+        on_end: Callable[[], None],
+        on_refused: Callable[[EngineRefused], Awaitable[bool]] | None = None,
+    ) -> T:
         """Execute the code until it returns.
 
         If the journal raises (the attempt is suspended, refused or disconnected), ``on_end`` is called, so that the code is
-        told that its execution is over, and what it does then has no effect.
+        told that its execution is over, and what it does then has no effect. ``on_refused`` may tell it so before: if
+        it returns True, the code can still make calls outside, to write why it ends.
         """
         self._real = asyncio.get_running_loop()
         task = self.create_task(main)
@@ -135,7 +141,14 @@ class Stage(asyncio.AbstractEventLoop):
                     return task.result()
                 if not self._awaited:
                     raise RuntimeError("the code of the run waits for nothing that can happen")
-                ticket, result = await self._journal.next_completed(list(self._awaited))
+                try:
+                    ticket, result = await self._journal.next_completed(list(self._awaited))
+                except EngineRefused as refusal:
+                    if on_refused is not None and await on_refused(refusal):
+                        await self._step_all()
+                        if task.done():
+                            return task.result()
+                    raise
                 future = self._awaited.pop(ticket)
                 if not future.done():
                     future.set_result(result)

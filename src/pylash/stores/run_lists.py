@@ -116,7 +116,6 @@ class RunRow(msgspec.Struct, frozen=True):
     run: int
     kind: str
     id: str
-    session: str | None
     target: str
     status: RunState
     reason: str | None
@@ -130,6 +129,11 @@ class RunRow(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     # The engine that executes it; None for a worker of the store.
     engine: str | None = None
+
+    @property
+    def session(self) -> str | None:
+        """The session of a turn."""
+        return session_of(scope_from_text(self.scope))
 
 
 def run_from(row: tuple[Any, ...]) -> RunRow:
@@ -145,7 +149,7 @@ def run_from(row: tuple[Any, ...]) -> RunRow:
     why = (reason or "unknown_target") if status is RunState.BLOCKED else None
     times = (created, settled)
     ids = (attempts, owner, scope, shown_label(row[13]))
-    tags, what = shown_tags(row[13]), (run, kind, name, session, target, status, why)
+    tags, what = shown_tags(row[13]), (run, kind, name, target, status, why)
     return RunRow(*what, *times, *ids, version, tags, engine)
 
 

@@ -136,6 +136,10 @@ class _PositionalMemory:
     def is_stopping(self) -> bool:
         return self._inner.is_stopping
 
+    async def take_patch(self, key: str) -> bool:
+        """Take a patch as the journal does."""
+        return await self._inner.take_patch(key)
+
     def begun(self, key: str) -> bool:  # noqa: ARG002 - as for all keys
         return False
 

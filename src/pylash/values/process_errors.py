@@ -207,6 +207,10 @@ class ReplayRefused(DurabilityError, fields="run reason"):
     )
 
 
+class JournalGone(Misuse):
+    template = "Restate has deleted what it recorded for {process_id!r}, as it does some time after the end of a process: start a new process."
+
+
 class EffectOutsideStep(Misuse):
     template = (
         "The code of a process used the network, a file or a thread between two calls of ctx, which Restate cannot "

@@ -4,6 +4,7 @@ Rule 1. A branch that waits is cancelled at its leaves: the branches at effects 
         that wait for a whole group are interrupted: they end with a cancel, whatever the outcomes of their branches.
 Rule 2. A branch that does not wait is flagged. Its cancel is delivered at its next new effect or, at a join, when all
         branches below it wait; until then no new effect starts below it.
+        An effect that is held for long is not: its cancel is passed on at once, and code that does not wait is flagged.
 Rule 3. A delivery is written before it has any effect on branches. Until the write is acknowledged, its effects do not
         land, its leaves start no new effect, and the joins that it interrupts do not end.
 """
@@ -140,13 +141,23 @@ def find_leaves(branch: Branch, leaves: list[Branch], groups: list[Group]) -> No
 # --- deliveries ---
 
 
-def deliver(run: MachineState, key: str, branches: Iterable[Branch], out: list[Decision]) -> None:
-    """Cancel branches where they wait, flag the others, and have both recorded under key."""
+def deliver(
+    run: MachineState,
+    key: str,
+    branches: Iterable[Branch],
+    out: list[Decision],
+    *,
+    is_forced: bool = False,
+) -> None:
+    """Cancel branches where they wait, flag the others, and have both recorded under key.
+
+    ``is_forced``: of a branch that joins, those below it are, although some of them do not wait.
+    """
     leaves: list[Branch] = []
     groups: list[Group] = []
     for branch in branches:
         # Without a record every branch is cancelled at once, through its task.
-        if waits(branch) or not run.config.is_durable:
+        if waits(branch) or is_forced or not run.config.is_durable:
             find_leaves(branch, leaves, groups)
         else:
             leaves.append(branch)
@@ -185,6 +196,22 @@ def pass_on(run: MachineState, touched: Sequence[Branch] | None, out: list[Decis
         if group not in cancels.passed_on:
             cancels.passed_on.add(group)
             deliver(run, cancel_key(group), (branch,), out)
+
+
+def force_on(run: MachineState, out: list[Decision]) -> None:
+    """Pass the cancel of the outermost join on, although code below it does not wait.
+
+    That code may wait for a call that is held, at a lock or a queue that the machine does not know.
+    """
+    joining = [branch for branch in run.cancels.pressing if branch.at is JOIN]
+    if joining and not run.cancels.deliveries:
+        branch = min(joining, key=_depth)
+        assert branch.join is not None  # it is pressing
+        group = branch.join.group.key
+        flag(run, branch, False)
+        if group not in run.cancels.passed_on:
+            run.cancels.passed_on.add(group)
+            deliver(run, cancel_key(group), (branch,), out, is_forced=True)
 
 
 def _outermost_that_waits(run: MachineState, touched: Sequence[Branch] | None) -> Branch | None:

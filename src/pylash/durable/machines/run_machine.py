@@ -13,7 +13,14 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from pylash.durable.machines.effect_table import RECORD, Effect
-from pylash.durable.machines.run_cancels import cancel_key, deliver, end_joining, flag, hear_cancel
+from pylash.durable.machines.run_cancels import (
+    cancel_key,
+    deliver,
+    end_joining,
+    flag,
+    force_on,
+    hear_cancel,
+)
 from pylash.durable.machines.run_decisions import (
     AskCancel,
     BecomeBusy,
@@ -560,6 +567,15 @@ class RunMachine:
         out: list[Decision] = []
         deliver(run, cancel_key(), (run.root,), out)
         return follow_up(run, out)
+
+    def hold_over(self) -> Decisions:
+        """Note that calls have been held for long. They are not held any more, whatever other code does."""
+        run = self.state
+        self._check("hold_over")
+        out: list[Decision] = []
+        if run.cancels.held and not run.closed:
+            force_on(run, out)
+        return follow_up(run, out, None) if out or run.cancels.recheck else NOTHING
 
     def delivered(self, key: str, cancelled: Collection[str] = ()) -> Decisions:
         """Note that a delivery is written; ``cancelled`` of its effects were cancelled, the others have an outcome.

@@ -128,6 +128,10 @@ TABLE: Final[Mapping[str, Mapping[Phase, Cell]]] = {
         IDLE: cell("Deliver BecomeBusy", RUNNING, IDLE),
         **ignored(STARTING, PARKING, *OUT),
     },
+    "hold_over": {
+        RUNNING: cell(CANCELS + GATE, RUNNING, IDLE),
+        **ignored(STARTING, IDLE, PARKING, *OUT),
+    },
     "delivered": {
         RUNNING: cell("RaiseCancelled StopWork Answer" + CANCELS + GATE, RUNNING, IDLE),
         **ignored(*OUT),

@@ -94,6 +94,23 @@ class HostedController(EffectController):
         self.durability = host.durability
         self._host = host
 
+    async def is_same(
+        self, scope: ExecutionScope, entry: JournalEntry, request: EffectRequest
+    ) -> bool:
+        """Return whether an older version recorded this effect, or if its run is a fork, the process that was forked."""
+        envelope = request.envelope
+        if isinstance(envelope.command, DurableStep):
+            older = replace(envelope, command=envelope.command.as_older_versions())
+            if effect_request(older, request.key).digest == entry.hash:
+                return True
+        if not isinstance(scope, ProcessScope):
+            return False
+        # Read at each such effect: only those whose input has the id of the process, or a key of it.
+        record = await self._host.store.processes.get(scope.process_id)
+        return record is not None and is_taken_over(
+            record.registration, request.canonical, entry.hash, self._host.signer
+        )
+
     async def wait_key(self, scope: ExecutionScope, wait: WaitIdentity) -> str:
         """Return the signed key of a wait: waits are the host's."""
         return await self._host.wait_key(scope, wait)
@@ -156,7 +173,7 @@ class JournalController(HostedController):
         if entry is not None:
             memory.ask(key)
             if entry.outcome is not None and entry.hash == request.digest:
-                return _recorded(entry.outcome, kind)
+                return recorded_outcome(entry.outcome, kind)
         # Taken before anything is awaited: the effect of this key is the one that its caller has just begun.
         execution = Execution(
             request, attached.fence, local, (progress_of or memory.progress_of)(key)
@@ -222,7 +239,7 @@ class JournalController(HostedController):
     async def _replay(self, entry: JournalEntry, request: EffectRequest) -> Outcome:
         """Return the recorded outcome, or raise the recorded failure."""
         data = entry.outcome or await self._outcome_of(entry)
-        return _recorded(data, request.envelope.command.kind)
+        return recorded_outcome(data, request.envelope.command.kind)
 
     async def _outcome_of(self, entry: JournalEntry) -> bytes:
         """Return a recorded outcome that was too large to be loaded with its journal."""
@@ -302,26 +319,11 @@ class JournalController(HostedController):
     async def _stand(self, entry: JournalEntry, request: EffectRequest) -> Outcome:
         """Keep the entry that the store has under our key, and answer with it."""
         self.memory.entries[request.key] = entry
-        if entry.hash != request.digest and not await self._is_the_same(entry, request):
+        if entry.hash != request.digest and not await self.is_same(self._scope, entry, request):
             kept = await self._kept(request)
             if kept is None or not is_same_start(kept, request.canonical):
                 raise EffectReplayMismatch(request.key, first_difference(kept, request.canonical))
         return await self._replay(entry, request)
-
-    async def _is_the_same(self, entry: JournalEntry, request: EffectRequest) -> bool:
-        """Return whether an older version recorded this effect, or if our run is a fork, the process that was forked."""
-        envelope = request.envelope
-        if isinstance(envelope.command, DurableStep):
-            older = replace(envelope, command=envelope.command.as_older_versions())
-            if effect_request(older, request.key).digest == entry.hash:
-                return True
-        if not isinstance(self._scope, ProcessScope):
-            return False
-        # Read at each such effect: only those whose input has the id of the process, or a key of it.
-        record = await self._host.store.processes.get(self._scope.process_id)
-        return record is not None and is_taken_over(
-            record.registration, request.canonical, entry.hash, self._host.signer
-        )
 
     async def _sleep(self, execution: Execution) -> Outcome:
         clock, journal = self._host.clock, self._host.store.journal
@@ -455,7 +457,7 @@ def opening_of(command: AwaitEvent, name: WaitName, timeout: int | None) -> Wait
     )
 
 
-def _recorded(data: bytes, kind: EffectKind) -> Outcome:
+def recorded_outcome(data: bytes, kind: EffectKind) -> Outcome:
     """Return the outcome in a record, or raise the failure in it."""
     if kind is EffectKind.AWAIT_EVENT and not data.startswith(WITHDRAWN):
         return AwaitEventOutcome(RESOLUTIONS.decode(data))

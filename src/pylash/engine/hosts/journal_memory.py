@@ -210,6 +210,10 @@ class JournalMemory:
         self.ask(key)
         return decode(entry.outcome)
 
+    async def take_patch(self, key: str) -> bool:
+        """Return True, which is recorded with the next effect, before anything can depend on it."""
+        return bool(self.note(key, lambda: True))
+
     def entries_for(self, key: str, kind: str, data: bytes) -> tuple[JournalEntry, ...]:
         """Return the entries that a write to the store must contain for ``decision(key)`` to return data."""
         now = self._clock.now()
@@ -224,7 +228,7 @@ class JournalMemory:
         fence = self.attached.fence
         # The store looks for outcomes among its effects only; one that is written with a message is known here.
         cancelled = [
-            self._cancelled(envelope)
+            _cancelled(self, envelope, self._clock.now())
             for envelope in effects
             if not self.recorded(str(envelope.invocation.replay_key))
         ]
@@ -245,21 +249,13 @@ class JournalMemory:
         self.ask(key)
         if self.recorded(key):
             return False
-        fence, entry = self.attached.fence, self._cancelled(envelope)
+        fence, entry = self.attached.fence, _cancelled(self, envelope, self._clock.now())
         delivered = await self.write_with_notes(
             lambda notes: self._journal.deliver(fence, notes, [entry])
         )
         if key in delivered:
             self.entries[key] = entry
         return key in delivered
-
-    def _cancelled(self, envelope: Envelope) -> JournalEntry:
-        """Return the entry of an effect that is cancelled, whether or not it has begun."""
-        key, now = envelope.invocation.replay_key, self._clock.now()
-        assert key is not None
-        opening = self.entries.get(key) or effect_request(envelope, key).entry(self.start_time())
-        data = withdrawn(_cancel_code(opening))
-        return replace(opening, outcome=data, size=len(data), ended=now)
 
     # --- effects under way ---
 
@@ -296,6 +292,17 @@ class JournalMemory:
         return Instant(self.attached.now + round(passed * SECOND))
 
 
-def _cancel_code(entry: JournalEntry) -> str:
+def _cancelled(memory: JournalMemory, envelope: Envelope, now: Instant) -> JournalEntry:
+    """Return the entry of an effect that is cancelled, whether or not it has begun."""
+    key = envelope.invocation.replay_key
+    assert key is not None
+    # An effect that was open keeps the time of its start: that is its place in the order of a replay.
+    opening = memory.entries.get(key) or effect_request(envelope, key).entry(memory.start_time())
+    data = withdrawn(cancel_code(opening))
+    return replace(opening, outcome=data, size=len(data), ended=now)
+
+
+def cancel_code(entry: JournalEntry) -> str:
+    """Return the code in the record of an effect that is cancelled."""
     waits_for_signal = entry.wait is not None and entry.wait.startswith("signal:")
     return ProcessSignalWaitCancelled.default_code if waits_for_signal else "cancelled"

@@ -68,6 +68,9 @@ from pylash.values.turn_errors import SessionMoved, TurnModelMissing, TurnStumbl
 if TYPE_CHECKING:
     from pylash.engine.runs.run import LiveRun
 
+HOLD_SECONDS: Final = 0.5
+"""How long new effects are held for a cancel, while code that does not wait may still come to its next effect."""
+
 DETACH_GRACE: Final = 1.0
 """How long the code of a detached run may take to end before it is cancelled, and again before it is abandoned."""
 
@@ -179,6 +182,8 @@ class RunDriver:
         self._queue: list[Decision] | None = None
         # By the key of a group that is being decided: what will be recorded, and a future that ends when it is.
         self._deciding: dict[str, tuple[dict[str, Any], asyncio.Future[None]]] = {}
+        # Whether a task waits until calls have been held for long.
+        self._is_hold_limited = False
         memory.observe(self._progress_of)
 
     def tell(self, fact: Callable[..., Decisions], *facts: Any, **more: Any) -> Decisions:
@@ -206,7 +211,7 @@ class RunDriver:
             return ()
         return decisions
 
-    def _carry_out(self, decision: Decision) -> None:  # noqa: C901, PLR0912 - one case per decision
+    def _carry_out(self, decision: Decision) -> None:  # noqa: C901, PLR0912, PLR0915 - one case per decision
         match decision:
             case Perform(effect=effect, caller=caller):
                 self._begin(effect, self.calls[caller])
@@ -256,7 +261,9 @@ class RunDriver:
                 self._refuse_all()
             case BreakOff(effects=effects):
                 self._break_off(effects)
-            case Hold() | Hang():
+            case Hold():
+                self._limit_hold()
+            case Hang():
                 pass  # the caller waits
             case Replay() | Park() | AskCancel() | Forget():
                 pass  # the caller of ``tell`` carries it out; the worker forgets a run when its drive ends
@@ -473,6 +480,22 @@ class RunDriver:
         if self.machine.state.closed:
             raise Detached
         return recorded
+
+    def _limit_hold(self) -> None:
+        if not self._is_hold_limited:
+            self._is_hold_limited = True
+            self.serve(self._end_hold())
+
+    async def _end_hold(self) -> None:
+        """Tell the machine that calls are held for long: other code may wait for them, where the machine cannot see it."""
+        state = self.machine.state
+        try:
+            while state.cancels.held and not state.closed:
+                await asyncio.sleep(HOLD_SECONDS)
+                if state.cancels.held and not state.closed:
+                    self.tell(self.machine.hold_over)
+        finally:
+            self._is_hold_limited = False
 
     def _deliver(self, delivery: Deliver) -> None:
         """Cancel branches where they wait."""

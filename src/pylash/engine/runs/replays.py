@@ -98,8 +98,8 @@ async def is_patched(run: LiveRun, branch: Branch, patch: str) -> bool:
     key, replay = branch.key(f"{PATCHED}{patch}"), run.memory.replay
     is_taken = run.memory.decision(key) is not None
     if not is_taken and (replay is None or await _held(run, replay, key) is None):
-        # Recorded with the next effect, before anything can depend on it.
-        is_taken = bool(run.memory.note(key, lambda: True))
+        # Recorded before anything can depend on it.
+        is_taken = await run.memory.take_patch(key)
     branch.patches[patch] = is_taken
     return is_taken
 

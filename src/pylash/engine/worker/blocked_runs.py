@@ -17,9 +17,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from pylash.durable.processes import carrier_target
 from pylash.durable.runs import RunState, RunView
 from pylash.engine.dry_runs import AT_ONCE, DryRuns, RecordedRun, Verdict
 from pylash.engine.hosts.journal import JournalHost
+from pylash.engine.runner_parts import Engine
 from pylash.engine.runs.endings import Endings
 from pylash.engine.runs.programs import Drives, Programs
 from pylash.tasks import TaskOwner
@@ -37,6 +39,7 @@ CODES: Final = (
     "process_code_error",
     "process_data_invalid",
     "process_surface_incompatible",
+    "replay_refused",
 )
 """The blocks that other code may end."""
 
@@ -44,19 +47,24 @@ _log = logging.getLogger("pylash")
 
 
 async def retry_fitting(
-    host: JournalHost, programs: Programs, drives: Callable[[TaskOwner, Endings], Drives]
+    host: JournalHost,
+    programs: Programs,
+    drives: Callable[[TaskOwner, Endings], Drives],
+    engine: Engine | None = None,
 ) -> None:
-    """Retry the blocked processes that fit the code of this worker."""
+    """Retry the blocked processes that fit the code of this worker, or of an engine."""
     await asyncio.sleep(TRIED_AFTER_SECONDS)
+    carrier = "" if engine is None else engine.engine
+    targets = [carrier_target(carrier, one) for one in programs.targets()]
     # ``last`` grows: a process that is blocked again by another worker is not tried a second time.
     runs, tried, last = host.store.runs, 0, 0
     try:
         while tried < MOST:
-            views = await runs.begin_trials(programs.targets(), CODES, last, AT_ONCE)
+            views = await runs.begin_trials(targets, CODES, last, AT_ONCE)
             if not views:
                 return
             # A person, or another worker that has just started, may have retried it meanwhile: then this changes nothing.
-            for view in await _fitting(DryRuns(host, programs, drives), views):
+            for view in await _fitting(DryRuns(host, programs, drives, engine), views):
                 if await runs.retry(view.id, host.new_token()):
                     _log.info("process %s fits this code and is retried", view.scope.id)
             # Only here: a worker that dies, or is stopped, before this leaves its tries counted.

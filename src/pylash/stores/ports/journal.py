@@ -22,7 +22,7 @@ from pylash.durable.runs import (
     WorkerId,
     first_run_id,
 )
-from pylash.durable.scopes import ExecutionScope, scope_name, scope_text, scope_type
+from pylash.durable.scopes import ExecutionScope, ProcessScope, scope_name, scope_text, scope_type
 from pylash.stores.operation import (
     MAX_REPEATS,
     Bulk,
@@ -178,26 +178,32 @@ class SqlJournal(RunPort):
         An effect that has an outcome keeps it, and is not cancelled.
         """
         yield from runs.lock_fenced(fence, alone=True)
-        delivered = set()
         for entry in decisions:
             yield from effects.record_effect(fence, entry)
-        waits = {}
-        for entry in cancelled:
-            waits[entry.key] = entry.wait
-            if entry.wait is None and entry.kind == EffectKind.AWAIT_EVENT:
-                # Its opening was under way when it was cancelled: it may be in the store by now.
-                known = yield from effects.find_effect(fence.run, entry.key)
-                waits[entry.key] = None if known is None else known.wait
-        for entry in sorted(cancelled, key=lambda entry: waits[entry.key] or ""):
-            wait = waits[entry.key]
-            ended = wait is not None and not (yield from cancel_wait(fence, wait, entry.key))
-            if not ended and not (yield from effects.record_effect(fence, entry)):
-                yield from effects.end_effect(fence, entry)
-            # A wait that has ended may have been cancelled by an earlier attempt, whose answer was lost.
-            stands = yield from effects.read_effect(fence.run, entry.key)
-            if stands.outcome == entry.outcome:
-                delivered.add(entry.key)
-        return delivered
+        return (yield from _cancel_effects(fence, cancelled))
+
+    @operation()
+    def collect(self, run: int, entries: Sequence[JournalEntry]) -> Steps[None]:
+        """Add what another engine has recorded for a run; what is there stays."""
+        for locked, token in (yield from runs.lock_runs([run])).items():
+            for entry in entries:
+                yield from effects.record_effect(Fence(locked, token, ProcessScope("")), entry)
+
+    @operation()
+    def move(
+        self,
+        fence: Fence,
+        entries: Sequence[JournalEntry],
+        cancelled: Sequence[JournalEntry],
+        moves: int,
+    ) -> Steps[None]:
+        """Add what another engine has recorded for a run, and make the run ready for a new journal there."""
+        yield from runs.lock_fenced(fence, alone=True)
+        for entry in entries:
+            yield from effects.record_effect(fence, entry)
+        yield from _cancel_effects(fence, cancelled)
+        yield from effects.set_moves(fence.run, moves)
+        yield from runs.release(fence)
 
     async def prune(self, age: int, limit: int) -> int:
         """Delete the effects of up to ``limit`` runs that ended longer ago than age; return how many runs.
@@ -250,6 +256,28 @@ class SqlJournal(RunPort):
             return known
         packed = yield from effects_of_turn(run)
         return next((entry for entry in packed if entry.key == key), None)
+
+
+def _cancel_effects(fence: Fence, cancelled: Sequence[JournalEntry]) -> Steps[set[str]]:
+    """Record open effects of a locked run as cancelled; return the keys that are cancelled now."""
+    delivered = set()
+    waits = {}
+    for entry in cancelled:
+        waits[entry.key] = entry.wait
+        if entry.wait is None and entry.kind == EffectKind.AWAIT_EVENT:
+            # Its opening was under way when it was cancelled: it may be in the store by now.
+            known = yield from effects.find_effect(fence.run, entry.key)
+            waits[entry.key] = None if known is None else known.wait
+    for entry in sorted(cancelled, key=lambda entry: waits[entry.key] or ""):
+        wait = waits[entry.key]
+        ended = wait is not None and not (yield from cancel_wait(fence, wait, entry.key))
+        if not ended and not (yield from effects.record_effect(fence, entry)):
+            yield from effects.end_effect(fence, entry)
+        # A wait that has ended may have been cancelled by an earlier attempt, whose answer was lost.
+        stands = yield from effects.read_effect(fence.run, entry.key)
+        if stands.outcome == entry.outcome:
+            delivered.add(entry.key)
+    return delivered
 
 
 def _record(

@@ -199,6 +199,7 @@ def force_end(command: CancelProcess, draw: Callable[[], int]) -> Steps[Any]:
             yield from queue.pass_lane_on(process.id, dependents.following, draw())
         yield Notify(f"wake:{run}")
         yield Notify(f"cancel:{run}")  # its code may execute, and not wait
+        yield Notify("runs")  # another engine may have it
     return {"id": process.id}
 
 

@@ -140,7 +140,11 @@ class SqlRuns(RunPort):
         """Return ready runs of another engine, to be sent to it, and when the next one is due."""
         rows = yield from table.dispatch(carrier, targets, limit)
         due = yield from table.next_dispatch(targets)
-        return [Dispatch(run, scope_from_text(scope), *rest) for run, scope, *rest in rows], due
+        ready = [
+            Dispatch(run, scope_from_text(scope), kind, bell, epoch, _moves_in(moves))
+            for run, scope, kind, bell, epoch, moves in rows
+        ]
+        return ready, due
 
     @operation()
     def take(self, runs: Sequence[int], worker: WorkerId, token: str) -> Steps[dict[int, Taken]]:
@@ -156,8 +160,8 @@ class SqlRuns(RunPort):
         sessions = [session.id for _, session in turns.values()]
         queued = (yield from queue.with_messages(sessions)) if sessions else ()
         taken = {}
-        for run, _, _, wake_seq, now in rows:
-            begun = fences[run], Instant(now), wake_seq
+        for run, _, _, wake_seq, now, moves in rows:
+            begun = fences[run], Instant(now), wake_seq, _moves_in(moves)
             if run in turns:
                 turn, session = turns[run]
                 taken[run] = Taken(*begun, turn, session, session.id in queued)
@@ -170,6 +174,22 @@ class SqlRuns(RunPort):
         """Execute a run on that the attempt with this fence had parked."""
         yield from table.lock_runs([fence.run])
         return (yield from table.unpark(fence, worker))
+
+    @operation()
+    def note_invocation(self, fence: Fence, invocation: str) -> Steps[None]:
+        """Write what a blocked run is at its engine."""
+        yield from table.note_invocation(fence, invocation)
+
+    @operation(read_only=True)
+    def ended_elsewhere(self, targets: Sequence[str], limit: int) -> Steps[list[tuple[int, str]]]:
+        """Return settled runs that their engine has not ended, and their bells."""
+        rows = yield from table.ended_elsewhere(targets, limit)
+        return [(run, bell) for run, bell in rows]
+
+    @operation()
+    def forget_bell(self, run: int) -> Steps[None]:
+        """Note that the engine of a settled run was told."""
+        yield from table.forget_bell(run)
 
     @operation()
     def block(self, fence: Fence, reason: str) -> Steps[None]:
@@ -236,3 +256,8 @@ class SqlRuns(RunPort):
         """Return the wake-ups of runs, and the tokens of their current fences."""
         rows = (yield Statement(_WAKE_SEQS, (list(runs),))).rows
         return {row[0]: (row[1], row[2]) for row in rows}
+
+
+def _moves_in(outcome: bytes | None) -> int:
+    """Return how often the records of a run were moved, as the note in its journal says."""
+    return 0 if outcome is None else int(bytes(outcome))

@@ -71,6 +71,10 @@ on conflict do nothing"""
 IMPORT_EFFECT = f"""
 insert into pylash_effects(wait, {EFFECT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
+_SET_MOVES = """
+insert into pylash_effects(run, key, kind, hash, outcome, started) values (?, '!moves', 'now', ?, ?, 0)
+on conflict (run, key) do update set outcome = excluded.outcome"""
+
 FORGET_EFFECTS_OF_TURNS = """
 delete from pylash_effects where run in ({bigints})
   and run in (select id from pylash_runs where id in ({bigints}) and kind <> 'process')"""
@@ -176,3 +180,8 @@ def record_sleep(fence: Fence, entry: JournalEntry, duration: int) -> Steps[None
     what = (entry.key, entry.kind, entry.hash, entry.command)
     row = (*what, duration, entry.started, entry.label, fence.run, fence.token)
     yield Statement(_SLEEP, row)
+
+
+def set_moves(run: int, moves: int) -> Steps[None]:
+    """Write how often the records of a locked run were moved to a new journal of its engine."""
+    yield Statement(_SET_MOVES, (run, b"", str(moves).encode()))

@@ -6,8 +6,8 @@ on PostgreSQL; it follows ``start_process`` and ``settle_process``.
 
 Rule 1. ``at`` is the time from which a scheduler may claim the run: for a queued run, when it became ready or when its
         delay is over; for a parked run, when its first sleep, timeout or deadline ends. It is null if the run waits for wake-ups
-        only, for its lane or its concurrency key, has no scheduler, or is running, blocked or settled. One index over
-        it is the whole schedule.
+        only, for its lane or its concurrency key, has no scheduler, or is running, blocked or settled. A settled run
+        with a ``bell`` has one until its engine is told. One index over it is the whole schedule.
 Rule 2. A run gets its lane when it is enqueued or when the run before it is settled, under the lock of the lane's
         row. A claim does not check for other runs of the lane: two concurrent claims would both see none.
 Rule 3. Parking is a compare-and-set on ``wake_seq``. A check whether something is ready would miss wake-ups that
@@ -132,31 +132,36 @@ update pylash_runs set state = 'running', owner = ?, token = null, fence = fence
 
 # --- dispatch, take, unpark: runs of other engines ---
 
-# The pause until a run is sent again doubles, from 5 seconds to 5 minutes.
+# A courier may end before it has sent what it got here, so the first pauses are short: another one sends it. A run that was sent
+# and that no worker takes is sent less and less often, up to every 5 minutes. A turn that a worker of the store has begun has
+# records there, which another engine would not find.
 _DISPATCH = """
 with ready as (select id from pylash_runs where at <= {now} and target in ({texts})
-               and state in ('queued', 'waiting') order by at limit ? {skip})
+               and state in ('queued', 'waiting') and (target <> 'turn' or fence = 0) order by at limit ? {skip})
 update pylash_runs set state = 'queued', attempts = attempts + 1,
   target = case when target = 'turn' then ? else target end,
-  at = {now} + case attempts when 0 then 5000000 when 1 then 10000000 when 2 then 20000000 when 3 then 40000000
-    when 4 then 80000000 when 5 then 160000000 else 300000000 end
+  at = {now} + case when attempts < 3 then 5000000 when attempts = 3 then 10000000 when attempts = 4 then 20000000
+    when attempts = 5 then 40000000 when attempts = 6 then 80000000 when attempts = 7 then 160000000 else 300000000 end
 where id in (select id from ready)
 returning id, scope, kind, bell, coalesce(
   (select epoch from pylash_processes p where p.number = pylash_runs.id and p.run = p.number),
-  (select epoch from pylash_processes p where p.run = pylash_runs.id and p.run <> p.number), 0)"""
+  (select epoch from pylash_processes p where p.run = pylash_runs.id and p.run <> p.number), 0),
+  (select outcome from pylash_effects e where e.run = pylash_runs.id and e.key = '!moves')"""
 
 _DISPATCH_DUE = """
 select at - {now} from pylash_runs where at is not null and target in ({texts})
-  and state in ('queued', 'waiting') order by at limit 1"""
+  and state in ('queued', 'waiting') and (target <> 'turn' or fence = 0) order by at limit 1"""
 
 _TAKE_FOR_ENGINE = """
 update pylash_runs set state = 'running', owner = ?, token = ?, fence = fence + 1, at = null, attempts = 0,
   reason = null, bell = null
 where id in ({bigints}) and settled is null and (token is null or token <> ?)
-returning id, fence, scope, wake_seq, {now}"""
+returning id, fence, scope, wake_seq, {now},
+  (select outcome from pylash_effects e where e.run = pylash_runs.id and e.key = '!moves')"""
 
 _TAKEN = """
-select id, fence, scope, wake_seq, {now} from pylash_runs
+select id, fence, scope, wake_seq, {now},
+  (select outcome from pylash_effects e where e.run = pylash_runs.id and e.key = '!moves') from pylash_runs
 where id in ({bigints}) and token = ? and settled is null"""
 
 _UNPARK = """
@@ -164,6 +169,15 @@ update pylash_runs set state = 'running', owner = ?, at = null, attempts = 0, be
 where id = ? and fence = ? and state in ('queued', 'waiting')"""
 
 _WAKE_SEQ = "select wake_seq from pylash_runs where id = ? and fence = ? and settled is null"
+
+# The invocation of a blocked run at its engine.
+_NOTE_INVOCATION = """
+update pylash_runs set bell = ? where id = ? and fence = ? and state = 'blocked'"""
+
+_ENDED = """
+select id, bell from pylash_runs where at <= {now} and target in ({texts}) and settled is not null order by at limit ?"""
+
+_FORGET_BELL = "update pylash_runs set at = null, bell = null where id = ? and settled is not null"
 
 # --- slots, hold, admit ---
 
@@ -289,15 +303,16 @@ _END_TRIALS = "update pylash_runs set attempts = 0 where id in ({bigints}) and s
 # --- settle, continue ---
 
 _SETTLE_PROCESS = """
-update pylash_runs set state = ?, settled = {now}, at = null, owner = null, fence = fence + 1, token = ?
-where id = ?"""
+update pylash_runs set state = ?, settled = {now}, at = case when bell is not null then {now} end, owner = null,
+  fence = fence + 1, token = ? where id = ?"""
 
 _SETTLE_TURN = """
 update pylash_runs set state = ?, result = ?, settled = {now}, at = null, owner = null,
   fence = fence + 1, token = ? where id = ?"""
 
 _SETTLE_DELETED = """
-update pylash_runs set state = 'cancelled', result = ?, settled = {now}, at = null, owner = null, cancel = 1,
+update pylash_runs set state = 'cancelled', result = ?, settled = {now},
+  at = case when bell is not null then {now} end, owner = null, cancel = 1,
   fence = fence + 1, token = 'deleted', forgotten = 1, lane = null where id = ?"""
 
 _SETTLE_CONTINUED = """
@@ -550,6 +565,21 @@ def unpark(fence: Fence, worker: WorkerId) -> Steps[int]:
     return int(rows[0][0])
 
 
+def note_invocation(fence: Fence, invocation: str) -> Steps[None]:
+    """Write what a blocked run is at its engine, so that its engine can end it."""
+    yield Statement(_NOTE_INVOCATION, (invocation, fence.run, fence.token))
+
+
+def ended_elsewhere(targets: Sequence[str], limit: int) -> Steps[list[Row]]:
+    """Return settled runs of another engine that it has not ended, and their bells."""
+    return (yield Statement(_ENDED, (list(targets), limit))).rows
+
+
+def forget_bell(run: int) -> Steps[None]:
+    """Note that its engine was told that a settled run has ended."""
+    yield Statement(_FORGET_BELL, (run,))
+
+
 # --- slots: hold, admit ---
 
 
@@ -763,6 +793,7 @@ def settle_deleted(run: int, result: bytes) -> Steps[None]:
     """Settle a locked turn of a session that is being deleted, regardless of its owner; the caller frees its lane."""
     yield Statement(_SETTLE_DELETED, (result, run))
     yield Notify(f"wake:{run}")
+    yield Notify("runs")
 
 
 def settle_continued(run: int, scope: str, epoch: int, token: str) -> Steps[None]:

@@ -254,7 +254,7 @@ REPLAYS: tuple[ReplayLaw[Controller], ...] = (
 )
 
 
-async def overlapped(controller: Controller) -> None:
+async def _overlap(controller: Controller) -> None:
     """Execute two effects that are inside their executors at once, and end in another order than they began."""
     both_inside, finished = asyncio.Barrier(2), list[str]()
     fast_done = asyncio.Event()
@@ -276,7 +276,7 @@ async def overlapped(controller: Controller) -> None:
     equal(finished, ["fast", "slow"], "completion in another order than the requests")
 
 
-async def replayed(controller: Controller, *names: str) -> None:
+async def _replay(controller: Controller, *names: str) -> None:
     """Check that effects which are asked for in an order get their recorded outcomes."""
     async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
         asked = {
@@ -289,17 +289,17 @@ async def replayed(controller: Controller, *names: str) -> None:
 async def two_effects_overlap_and_replay_in_any_order(
     controller: Controller,
 ) -> AsyncGenerator[None, Controller]:
-    await overlapped(controller)
+    await _overlap(controller)
     replay = yield
-    await replayed(replay, "fast", "slow")
+    await _replay(replay, "fast", "slow")
 
 
 async def two_effects_overlap_and_replay_in_the_order_of_the_requests(
     controller: Controller,
 ) -> AsyncGenerator[None, Controller]:
-    await overlapped(controller)
+    await _overlap(controller)
     replay = yield
-    await replayed(replay, "slow", "fast")
+    await _replay(replay, "slow", "fast")
 
 
 async def callers_of_one_key_share_one_execution(

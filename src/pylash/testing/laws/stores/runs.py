@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pylash.durable.commands import SignalProcess
+from pylash.durable.commands import CancelProcess, SignalProcess
 from pylash.durable.processes import Success
 from pylash.durable.runs import SECOND, RunState, WorkerId
 from pylash.durable.waits import Ok
@@ -256,6 +256,48 @@ async def a_turn_belongs_to_whichever_takes_it_first(store: SubjectStore) -> Non
     equal(await claim_turns(store, worker), [], "what a worker claims after that")
 
 
+async def a_turn_that_a_worker_has_begun_is_not_sent(store: SubjectStore) -> None:
+    turn, worker = await submitted(store, new_turn()), await joined(store)
+    (claim,) = await claim_turns(store, worker)
+    await store.journal.release(claim.fence)
+    rows, _ = await store.runs.dispatch(ENGINE, [], 100)
+    holds(turn.turn.run not in {row.run for row in rows}, "its records are in the store")
+
+
+async def a_run_whose_records_are_moved_is_sent_again_with_them(store: SubjectStore) -> None:
+    run, worker = await sent_away(store), await joined(store)
+    taken = await taken_by(store, run, worker)
+    equal(taken.moves, 0, "the moves of a new run")
+    await store.journal.collect(run, [recorded("charge", b"1")])
+    entries = [recorded("charge", b"2"), recorded("ship", b"3")]
+    for _ in range(2):  # the answer to the first may be lost
+        await store.journal.move(taken.fence, entries, [], 1)
+    ((row,), _) = await store.runs.dispatch(ENGINE, [FAR], 100)
+    equal((row.run, row.bell, row.moves), (run, None, 1), "the run that is sent")
+    again = await taken_by(store, run, worker)
+    equal(again.moves, 1, "the moves that its attempt sees")
+    known = (await store.processes.resume([run]))[run].entries
+    equal({key: known[key].outcome for key in ("charge", "ship")}, {"charge": b"1", "ship": b"3"}, "the records")  # fmt: skip
+    late = store.journal.move(taken.fence, entries, [], 2)
+    await refused(late, "lease_lost", "the move by an earlier attempt")
+
+
+async def a_run_that_is_ended_by_force_is_ended_at_its_engine_too(store: SubjectStore) -> None:
+    worker = await joined(store)
+    parked, blocked = [await taken_by(store, await sent_away(store), worker) for _ in range(2)]
+    await store.runs.park(parked.fence, parked.wake_seq, None, "bell-7")
+    await store.runs.block(blocked.fence, "why")
+    await store.runs.note_invocation(blocked.fence, "inv_8")
+    equal(await store.runs.ended_elsewhere([FAR], 100), [], "before the end")
+    for taken in (parked, blocked):
+        await store.processes.perform(CancelProcess(taken.fence.scope.id, "now", force=True), None)
+    ended = await store.runs.ended_elsewhere([FAR], 100)
+    equal(set(ended), {(parked.fence.run, "bell-7"), (blocked.fence.run, "inv_8")}, "what is ended")
+    for run, _ in ended:
+        await store.runs.forget_bell(run)
+    equal(await store.runs.ended_elsewhere([FAR], 100), [], "after that")
+
+
 RUN_STORE = Suite[SubjectStore](
     "run_store",
     (
@@ -267,6 +309,9 @@ RUN_STORE = Suite[SubjectStore](
         runs_are_taken_together_with_what_they_begin_with,
         a_run_that_has_ended_is_not_taken,
         a_turn_belongs_to_whichever_takes_it_first,
+        a_turn_that_a_worker_has_begun_is_not_sent,
+        a_run_whose_records_are_moved_is_sent_again_with_them,
+        a_run_that_is_ended_by_force_is_ended_at_its_engine_too,
         runs_that_are_named_are_claimed_before_older_ones,
         a_worker_that_was_given_up_owns_nothing_until_it_joins_again,
         only_known_targets_are_claimed,
