@@ -10,7 +10,7 @@ import pytest
 
 from pylash import CursorInvalid, Lash, ModelRequest, Observed
 from pylash.testing import ScriptedModel, call, kill, say
-from tests.backends import Backend
+from tests.backends import EVERY_ENGINE, Backend
 from tests.sessions.scenes import LIVE, PARKING, Slow, begin, comes_to
 
 
@@ -19,7 +19,7 @@ def echo(request: ModelRequest) -> Any:
 
 
 def app_of(backend: Backend, model: Any = echo) -> Lash:
-    return Lash(backend.url, model=ScriptedModel(model), worker=LIVE)
+    return backend.app(model=ScriptedModel(model), worker=LIVE)
 
 
 async def messages(items: AsyncIterator[Observed], count: int) -> list[Observed]:
@@ -37,6 +37,7 @@ def texts(items: list[Observed]) -> list[str]:
     return [item.message.text if item.message is not None else item.type for item in items]
 
 
+@EVERY_ENGINE
 async def test_everything_is_observed_from_the_beginning(backend: Backend) -> None:
     async with app_of(backend) as app:
         session = app.session("chat")
@@ -47,6 +48,7 @@ async def test_everything_is_observed_from_the_beginning(backend: Backend) -> No
         assert texts(await messages(items, 2)) == ["two", "Heard two."]
 
 
+@EVERY_ENGINE
 async def test_a_cursor_goes_on_where_one_left_off(backend: Backend) -> None:
     async with app_of(backend) as app:
         session = app.session("chat")
@@ -59,6 +61,7 @@ async def test_a_cursor_goes_on_where_one_left_off(backend: Backend) -> None:
             assert [item.cursor for item in rest] == [o.cursor for o in everything[place + 1 :]]
 
 
+@EVERY_ENGINE
 async def test_a_session_that_is_not_there_yet_can_be_observed(backend: Backend) -> None:
     async with app_of(backend) as app:
         items = app.session("chat").observe()
@@ -180,6 +183,7 @@ async def test_an_invalid_cursor_is_refused(cursor: Any) -> None:
             await anext(app.session("chat").observe(cursor))
 
 
+@EVERY_ENGINE
 async def test_a_fork_is_observed_with_what_it_began_with(backend: Backend) -> None:
     async with app_of(backend) as app:
         session = app.session("chat")

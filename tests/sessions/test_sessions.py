@@ -34,7 +34,7 @@ def echo(request: ModelRequest) -> Any:
 
 
 def app_of(backend: Backend) -> Lash:
-    return Lash(backend.url, model=ScriptedModel(echo))
+    return backend.app(model=ScriptedModel(echo))
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\0b", 7, None])
@@ -151,6 +151,7 @@ async def test_a_history_that_two_read_at_once_is_complete_and_without_repetitio
 
 
 @pytest.mark.proves("T10")
+@EVERY_ENGINE
 async def test_a_fork_begins_with_the_messages_and_goes_its_own_way(backend: Backend) -> None:
     async with app_of(backend) as app:
         session = app.session("chat")
@@ -222,6 +223,7 @@ async def test_a_script_goes_on_in_a_fork() -> None:
         assert (await (await session.fork("f2")).turn("c")).text == "two"
 
 
+@EVERY_ENGINE
 async def test_a_deleted_session_begins_anew(backend: Backend) -> None:
     async with app_of(backend) as app:
         session = app.session("chat")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from pylash import ArgumentsInvalid, Lash, ModelRequest, Retry, ToolContext, Tur
 from pylash.testing import ScriptedModel, SimClock, call, calls, fail, kill, say
 from pylash.turn.requests import Delta
 from pylash.values.turn_errors import ProviderError
-from tests.backends import Backend, eventually
+from tests.backends import EVERY_ENGINE, Backend, eventually
 from tests.sessions.scenes import LIVE, PARKING, begin, comes_to, open_wait
 
 
@@ -33,9 +35,8 @@ def told(events: list[TurnEvent]) -> list[str]:
     return lines
 
 
-def shop(url: str = "memory://", config: WorkerConfig = LIVE) -> Lash:
-    app = Lash(
-        url,
+def shop(make: Callable[..., Lash], config: WorkerConfig = LIVE) -> Lash:
+    app = make(
         model=ScriptedModel([call("look", n=1), say("It ships today, I think.")]),
         worker=config,
     )
@@ -63,8 +64,9 @@ RECORDED_STORY = [line for line in LIVE_STORY if "progress" not in line]
 
 
 @pytest.mark.proves("T2")
+@EVERY_ENGINE
 async def test_a_turn_is_streamed_live(backend: Backend) -> None:
-    async with shop(backend.url) as app:
+    async with shop(backend.app) as app:
         async with app.session("chat").stream("go", turn_id="t1") as stream:
             with pytest.raises(ArgumentsInvalid, match="has not ended"):
                 _ = stream.result
@@ -80,7 +82,7 @@ async def test_a_turn_is_streamed_live(backend: Backend) -> None:
 
 
 async def test_a_turn_that_ended_is_streamed_from_its_record(memory: Backend) -> None:
-    async with shop(memory.url) as app:
+    async with shop(memory.app) as app:
         session = app.session("chat")
         await session.turn("go", turn_id="t1", timeout="10s")
         async with session.stream("go", turn_id="t1") as stream:
@@ -89,11 +91,11 @@ async def test_a_turn_that_ended_is_streamed_from_its_record(memory: Backend) ->
 
 
 async def test_a_turn_that_ended_is_streamed_after_a_restart(sqlite: Backend) -> None:
-    async with shop(sqlite.url) as app:
+    async with shop(sqlite.app) as app:
         await app.session("chat").turn("before", timeout="10s")
         await app.session("other").turn("go", turn_id="t1", timeout="10s")
     async with (
-        shop(sqlite.url) as app,
+        shop(sqlite.app) as app,
         app.session("other").stream("go", turn_id="t1") as stream,
     ):
         assert told(await heard(stream)) == RECORDED_STORY
@@ -109,7 +111,7 @@ async def test_a_late_listener_gets_every_event_and_joins(memory: Backend) -> No
             return say("Done.")
         return call("look", n=1)
 
-    app = shop(memory.url)
+    app = shop(memory.app)
     app.model("slow", ScriptedModel(model))
     async with app, asyncio.TaskGroup() as group:
         session = app.session("chat", model="slow")
@@ -129,7 +131,7 @@ async def test_a_late_listener_gets_every_event_and_joins(memory: Backend) -> No
 
 @pytest.mark.proves("T2")
 async def test_leaving_a_stream_never_cancels_the_turn(memory: Backend) -> None:
-    async with shop(memory.url) as app:
+    async with shop(memory.app) as app:
         session = app.session("chat")
         async with session.stream("go", turn_id="t1") as stream:
             async for event in stream:
@@ -141,7 +143,7 @@ async def test_leaving_a_stream_never_cancels_the_turn(memory: Backend) -> None:
 
 @pytest.mark.proves("T2")
 async def test_a_slow_listener_gets_every_event_and_delays_nothing() -> None:
-    async with shop() as app:
+    async with shop(partial(Lash, "memory://")) as app:
         session = app.session("chat")
         slow = session.stream("go", turn_id="t1")
         await slow.__aenter__()
@@ -305,7 +307,7 @@ async def test_a_model_call_that_is_repeated_after_a_death_resets_the_text(
 
 
 async def test_a_turn_that_runs_elsewhere_is_streamed_when_it_has_ended(durable: Backend) -> None:
-    async with shop(durable.url) as worker, Lash(durable.url, worker=None) as client:
+    async with shop(durable.app) as worker, Lash(durable.url, worker=None) as client:
         assert worker is not client
         async with client.session("chat").stream("go", turn_id="t1") as stream:
             lines = told(await heard(stream))  # a slow turn may also be streamed live

@@ -42,13 +42,19 @@ class Courier:
     """Sends the ready runs of a store to a Restate server."""
 
     def __init__(
-        self, store: Store, hub: Hub, client: RestateClient, targets: Sequence[str], store_id: str
+        self,
+        store: Store,
+        hub: Hub,
+        client: RestateClient,
+        targets: Callable[[], Awaitable[Sequence[str]]],
+        store_id: str,
     ) -> None:
         self.kick = asyncio.Event()
         self._store = store
         self._hub = hub
         self._client = client
-        self._targets = list(targets)
+        # Asked for every time: an app may declare processes while it is open.
+        self._targets = targets
         self._store_id = store_id
         self._free = asyncio.Semaphore(CONCURRENCY)
         # Failures in a row. While there are any, and at first, the server is asked whether it is ready before runs are sent.
@@ -96,7 +102,7 @@ class Courier:
         for run, bell in await self._store.runs.ended_elsewhere(self._targets, BATCH):
             await self._end(run, bell)
         self._failure = None
-        rows, due = await self._store.runs.dispatch(ENGINE, self._targets, BATCH)
+        rows, due = await self._store.runs.dispatch(ENGINE, await self._targets(), BATCH)
         async with asyncio.TaskGroup() as group:
             for row in rows:
                 group.create_task(self._send(row))

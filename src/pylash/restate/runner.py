@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +21,7 @@ from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runner_parts import RunnerParts
 from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
+from pylash.engine.runs.run import LiveRun
 from pylash.engine.worker.blocked_runs import retry_fitting
 from pylash.restate.attempt import Attempt, AttemptEnd
 from pylash.restate.attempt_journal import (
@@ -75,7 +76,6 @@ class RestateRunner:
         self.is_open = False
         # Set while the app closes: new attempts are refused, and the server tries again, elsewhere or later.
         self._is_draining = False
-        self._targets = [carrier_target(ENGINE, one) for one in parts.programs.targets()]
         self._store_id = store_id(parts.journal.store.secret)
         # Whether that was logged: the server repeats each of them.
         self._has_foreign_runs = False
@@ -93,7 +93,7 @@ class RestateRunner:
         journal = self._journal
         await self._host.open(self)
         try:
-            await journal.membership.announce(self._targets)
+            await self._announced_targets()
             self.is_open = True
             self._endpoint = await self._host.open_endpoint(self._tasks)
         except BaseException:
@@ -101,7 +101,7 @@ class RestateRunner:
             await self._host.close()
             raise
         courier = Courier(
-            journal.store, journal.hub, self._host.client, self._targets, self._store_id
+            journal.store, journal.hub, self._host.client, self._announced_targets, self._store_id
         )
         self._unsubscribe = journal.hub.subscribe(self._on_topic, "wake", "cancel")
         self._tasks.serve(courier.work_forever())
@@ -143,6 +143,14 @@ class RestateRunner:
         """How many runs must stop before the app is closed."""
         return len(self._live)
 
+    async def _announced_targets(self) -> list[str]:
+        """Return the targets of the app, after the other workers were told which it has."""
+        membership = self._journal.membership
+        targets = [carrier_target(ENGINE, one) for one in self._parts.programs.targets()]
+        if targets != membership.targets:
+            await membership.announce(targets)
+        return targets
+
     # --- starting ---
 
     def start(self, command: StartProcess) -> Awaitable[Any]:
@@ -162,13 +170,17 @@ class RestateRunner:
         """Submit a turn: a row that the courier sends."""
         await self._journal.store.sessions.submit(new, self._journal.new_token())
 
-    def has(self, run_id: str) -> bool:  # noqa: ARG002 - results come through the store
-        """Return False: the store has the results."""
-        return False
+    def has(self, run_id: str) -> bool:
+        """Return whether a turn is executed here, so that its events need no relay; results of others are in the store."""
+        return any(run.id == run_id for run in self._turns())
 
-    def turn_of(self, session_id: str) -> str | None:  # noqa: ARG002
-        """Return None: the server decides where turns are executed."""
-        return None
+    def turn_of(self, session_id: str) -> str | None:
+        """Return the turn of a session that is executed here."""
+        return next((run.id for run in self._turns() if run.session_id == session_id), None)
+
+    def _turns(self) -> Iterator[LiveRun]:
+        runs = (attempt.run for attempt in self._live.values())
+        return (run for run in runs if run is not None and run.session_id is not None)
 
     async def quiet(self) -> None:
         """Return at once: a simulated clock cannot advance the time of a server."""
@@ -222,9 +234,7 @@ class RestateRunner:
                 raise AttemptFailed(f"{taken.fence.name} was moved to another invocation")
             end = await self._end_of(attempt, taken, journal, invocation)
         finally:
-            if self._live.get(run) is attempt:
-                del self._live[run]
-            self._ended.set()
+            self._remove(run, attempt)
             journal.stop()
         await self._conclude(context, taken, end)
 
@@ -288,6 +298,14 @@ class RestateRunner:
         self._live[run] = attempt
         if self._is_draining:  # since the attempt was admitted
             attempt.drain()
+
+    def _remove(self, run: int, attempt: Attempt) -> None:
+        if self._live.get(run) is attempt:  # else a newer attempt is executed here
+            del self._live[run]
+            if attempt.run is not None:
+                # Without a result: who waits for one reads it in the store.
+                self._parts.on_end(attempt.run.id, None)
+        self._ended.set()
 
     async def _end_invocation(self, context: Any, invocation: str) -> None:
         """End an invocation whose run has ended in the store."""

@@ -109,6 +109,13 @@ class LiveRun:
         return self.fence.scope
 
     @property
+    def session_id(self) -> str | None:
+        """The session of which this is a turn; None for any other process."""
+        if isinstance(self.record, ProcessRecord):
+            return self.id if self.record.registration.plays_session else None
+        return None if self.turn is None else self.turn.session.id
+
+    @property
     def seed(self) -> str:
         """What its random names are derived from."""
         return self.record.seed

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pylash.durable.machines.run_state import Phase
-from pylash.durable.processes import ProcessRecord
 from pylash.engine.runs.run import LiveRun
 
 
@@ -75,12 +74,4 @@ class LiveRuns:
 
     def turn_of(self, session_id: str) -> str | None:
         """Return the turn of a session that is executed here."""
-        for run in self:
-            record = run.record
-            if isinstance(record, ProcessRecord):
-                # A process of any other kind may have the id of a session.
-                if run.id == session_id and record.registration.plays_session:
-                    return run.id
-            elif run.turn is not None and run.turn.session.id == session_id:
-                return run.id
-        return None
+        return next((run.id for run in self if run.session_id == session_id), None)
