@@ -241,9 +241,13 @@ _ABOUT: Final = {
         rounds=3,
     ),
     Measure.ENGINE_STEP_COMMITS: About(
-        "R5. Commits of PostgreSQL for 1,000 steps", "commits", rounds=1, warms_up=False
+        "R5. Commits of PostgreSQL for 1,000 steps",
+        "commits",
+        rounds=1,
+        warms_up=False,
+        seconds=240,
     ),
     Measure.ENGINE_TURN_COMMITS: About(
-        "R6. Commits of PostgreSQL for a turn", "commits", rounds=1, warms_up=False
+        "R6. Commits of PostgreSQL for a turn", "commits", rounds=1, warms_up=False, seconds=120
     ),
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +55,9 @@ async def test_steps_are_entries_of_the_servers_journal_and_not_of_the_store(
     async with app:
         handle = await app.start(steps, count=5)
         assert await handle.result(timeout="20s") == 32
-        record = await app.store.processes.get(handle.id)
-        assert record is not None
-        assert await app.store.journal.timeline(record.run) == []
+        assert [effect.name for effect in await handle.timeline()] == ["double"] * 5
+    with closing(sqlite3.connect(apps.url.removeprefix("sqlite:///"))) as store:
+        assert store.execute("select count(*) from pylash_effects").fetchall() == [(0,)]
     invocation = (
         f"select id from sys_invocation where target = 'LashProcessWorkflow/{handle.id}/run'"
     )
