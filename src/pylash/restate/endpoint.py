@@ -12,8 +12,11 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
+import hypercorn.protocol
+from h2.events import DataReceived, Event
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
+from hypercorn.protocol.h2 import H2Protocol
 
 from pylash.tasks import TaskOwner
 from pylash.values.process_errors import EndpointInvalid, EndpointTaken
@@ -41,6 +44,24 @@ class Address(NamedTuple):
         return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
+class PatientConnection(H2Protocol):
+    """A connection of the server that survives input for a call which has ended.
+
+    The server may send a completion at the moment at which an attempt ends. Hypercorn 0.18 then closes the connection, with all
+    attempts that are under way on it, and what they execute would be executed again.
+    """
+
+    async def _handle_events(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, DataReceived) and event.stream_id not in self.streams:
+                # Its bytes count against the window of the connection until they are acknowledged.
+                size = event.flow_controlled_length
+                self.connection.acknowledge_received_data(size, event.stream_id)
+            else:
+                await super()._handle_events([event])
+        await self._flush()
+
+
 class EndpointServer:
     """Serves an application at an address until it is closed, which ends the calls that are under way."""
 
@@ -54,6 +75,8 @@ class EndpointServer:
     async def open(self) -> None:
         """Listen: from now on the server can connect."""
         await prepare(self._app)
+        # Hypercorn has no option for the class of connections; it looks the name up when one is opened.
+        hypercorn.protocol.H2Protocol = PatientConnection  # type: ignore[attr-defined]
         config = Config()
         # Connections wait in the backlog of the socket until hypercorn accepts them; it closes the socket.
         config.bind = [f"fd://{await asyncio.to_thread(_listen, self._address)}"]
