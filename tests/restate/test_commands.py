@@ -66,6 +66,12 @@ def test_a_process_is_listed_shown_signalled_and_followed(
     partial = output("show", handle.id, "--store", shop_environment["SHOP_STORE"])
     assert [one["name"] for one in partial["effects"]] == ["paid"]
     assert "--store MODULE:APP" in partial["note"]
+    exported = output("export", handle.id, *here)
+    assert "charge" in [one["key"] for one in exported["processes"][0]["effects"]]
+    fork = output("fork", handle.id, "--yes", *here)
+    assert "charge" in fork["kept"]
+    output("signal", fork["id"], "paid", '"no"', *here)
+    assert shop_app.process_handle(fork["id"]).result(timeout="20s") == "no"
     (wait,) = output("waits", *here)
     assert (wait["kind"], wait["of"]) == ("signal", handle.id)
     output("signal", handle.id, "paid", '"yes"', *here)

@@ -146,7 +146,7 @@ async def test_what_restate_cannot_do_is_refused(story: Story, tmp_path: Path) -
             done = await asyncio.to_thread(
                 CliRunner().invoke, cli, [command, handle.id, "--store", story.apps.url]
             )
-            assert "is not supported yet: " in done.output, done.output
+            assert "use its app" in done.output, done.output
         await handle.cancel(force=True)
         await story.until_server_says("completed")
         await forget(story)

@@ -88,6 +88,7 @@ async def _export(
             children=children,
             redact=redact,
             keep_secrets=keep_secrets,
+            engine=options.engine,
         )
 
 
@@ -120,7 +121,9 @@ def import_(options: StoreOptions, file: Path) -> None:
 
 async def _import(options: StoreOptions, file: Path) -> Export:
     async with options.open_store() as (host, store):
-        return await import_file(store, host.signer, file)
+        return await import_file(
+            store, host.signer, file, engine=options.engine, now=host.clock.now()
+        )
 
 
 def _print_note(text: str) -> None:

@@ -12,15 +12,16 @@ from pylash.cli.store_options import StoreOptions, confirm, run, with_store_opti
 from pylash.durable.commands import ForkProcess
 from pylash.durable.processes import checked_process
 from pylash.durable.runs import JournalEntry
+from pylash.engine.runner_parts import collect
 from pylash.processes.control import ProcessControl
 from pylash.processes.forks import fork_registration
 from pylash.processes.timeline import Effect, effects_from
 from pylash.stores.store import SqlStore
 from pylash.values.names import MAX_NAME_BYTES, check_name
 from pylash.values.process_errors import (
+    AppNeeded,
     ForkInvalid,
     MissingProcessExecutionId,
-    NotSupported,
     ProcessConflict,
     ProcessUnknown,
 )
@@ -68,11 +69,10 @@ async def _fork(
         record = await store.processes.get(checked_process(process))
         if record is None:
             raise ProcessUnknown(process)
-        if record.registration.carrier:
-            what = (
-                f"A fork of {process!r}, whose effects another engine has recorded, by this command"
-            )
-            raise NotSupported(what, "call app.fork_process of its app")
+        carrier = record.registration.carrier
+        if carrier and (options.engine is None or options.engine.engine != carrier):
+            raise AppNeeded(process, carrier)
+        await collect(options.engine, store, record)
         if new_id is None:
             new_id = f"{process[:MAX_NAME_BYTES]}-fork-{host.new_token()}"
         check_name("process id", new_id, error=MissingProcessExecutionId)

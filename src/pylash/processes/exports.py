@@ -27,7 +27,12 @@ from pylash.durable.waits import Signer
 from pylash.engine.runner_parts import Engine, collect
 from pylash.stores.store import SqlStore
 from pylash.values.canonical import write
-from pylash.values.process_errors import ExportInvalid, ImportWithoutSecrets, NotSupported
+from pylash.values.process_errors import (
+    AppNeeded,
+    ExportInvalid,
+    ImportWithoutSecrets,
+    NotSupported,
+)
 from pylash.values.secrets import environment_secrets, hide_secrets
 
 PRIVATE: Final = 0o600
@@ -70,8 +75,7 @@ async def _collect_all(store: Store, found: Export, engine: object) -> bool:
         if record is None:
             continue
         if not isinstance(engine, Engine) or record.registration.carrier != engine.engine:
-            what = f"An export of {process.id!r} without the engine that has its records"
-            raise NotSupported(what, "use app.export_process of its app")
+            raise AppNeeded(process.id, record.registration.carrier)
         await collect(engine, store, record)
     return bool(carried)
 

@@ -20,7 +20,6 @@ NOT_SUPPORTED: Final = (
     "Concurrency keys of processes.",
     "A blocked turn continues only with code that asks for what is recorded, in the same order; a process does by key.",
     "A session is exported, and imported for Restate, only between its turns.",
-    "A fork and an export need the app: pylash fork and pylash export refuse processes on Restate.",
     "Forks and exports of a process that ended longer ago than Restate keeps its journal, which is a day.",
     "Simulated clocks: the server has a time of its own.",
 )

@@ -291,9 +291,7 @@ class RunUnknown(Misuse):
 
 
 class AppNeeded(Misuse, fields="id engine"):
-    template = (
-        "The effects of {id!r} are recorded by {engine}: name its app, with --store MODULE:APP."
-    )
+    template = "The effects of {id!r} are recorded by {engine}: use its app, on the command line with --store MODULE:APP."
 
 
 class RunAmbiguous(Misuse, fields="text found"):
