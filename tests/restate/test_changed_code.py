@@ -345,3 +345,25 @@ async def test_a_run_with_too_many_effects_is_warned_about_and_blocked(
         await handle.signal("go", "end")
         assert await handle.result(timeout="20s") == 5
     assert story.executed == [str(number) for number in range(5)] * 2
+
+
+async def test_a_worker_without_the_code_of_a_process_leaves_it_to_others(story: Story) -> None:
+    async def waiting(ctx: ProcessContext[None]) -> str:
+        await story.step(ctx, "a")
+        await ctx.sleep("1s")
+        return "done"
+
+    await story.record(waiting)
+    app = story.apps.make()  # behind the same URL
+    async with app:
+        handle = app.process_handle(story.id)
+
+        async def is_refused() -> bool | None:
+            rows = await story.apps.server.query("select last_failure from sys_invocation")
+            return any("has no code for" in str(row.get("last_failure")) for row in rows) or None
+
+        await eventually(is_refused)
+        assert await handle.status() == "blocked"
+    async with story.app(waiting) as app:
+        assert await app.process_handle(story.id).result(timeout="30s") == "done"
+    assert story.executed == ["a"]

@@ -293,12 +293,6 @@ async def check_on_server(server: RestateServer, folder: Path, seeds: range) -> 
     return counts
 
 
-async def test_a_server_executes_random_processes_as_the_one_in_memory_does(
-    restate: RestateServer, tmp_path: Path
-) -> None:
-    await check_on_server(restate, tmp_path, range(100, 108))
-
-
 @pytest.mark.torture
 @pytest.mark.timeout(1200)
 async def test_a_server_executes_a_thousand_random_processes(

@@ -21,8 +21,10 @@ from pylash.engine.hosts.journal import JournalHost
 from pylash.engine.hub import NET_SECONDS
 from pylash.engine.runner_parts import RunnerParts
 from pylash.engine.runs.loaded_runs import LoadedRun, LoadedTurn
+from pylash.engine.runs.programs import Programs
 from pylash.engine.runs.run import LiveRun, session_played
 from pylash.engine.worker.blocked_runs import retry_fitting
+from pylash.engine.worker.pruning import prune_forever
 from pylash.restate.attempt import Attempt, AttemptEnd
 from pylash.restate.attempt_journal import (
     ActionFailed,
@@ -108,6 +110,7 @@ class RestateRunner:
         self._tasks.serve(courier.work_forever())
         self._tasks.serve(self._find_lost_hints())
         parts = self._parts
+        self._tasks.serve(prune_forever(journal.store.journal, parts.retention))
         self._tasks.serve(retry_fitting(journal, parts.programs, parts.drives, self._host))
 
     async def close(self) -> None:
@@ -230,6 +233,10 @@ class RestateRunner:
             if taken is None:
                 await self._end_invocation(context, invocation)
                 return
+            if not is_known(self._parts.programs, taken):
+                # Another worker behind the URL may have it. Until then lists show that no worker does.
+                await until_answered(partial(self._journal.store.journal.release, taken.fence))
+                raise AttemptFailed(f"this worker has no code for {taken.fence.name}")
             if is_outdated(context, taken):
                 await self._host.client.kill(invocation)
                 raise AttemptFailed(f"{taken.fence.name} was moved to another invocation")
@@ -322,6 +329,14 @@ class RestateRunner:
             await store.processes.perform(CancelProcess(scope.id, CANCELLED), None)
         else:
             await store.sessions.cancel(session, CANCELLED)
+
+
+def is_known(programs: Programs, taken: Taken) -> bool:
+    """Return whether the program of a run is here: workers of another version may be behind the same URL."""
+    if not isinstance(taken.subject, ProcessRecord):
+        return True
+    target = taken.subject.registration.target
+    return programs.knows(target.removeprefix(carrier_target(ENGINE, "")))
 
 
 def is_outdated(context: Any, taken: Taken) -> bool:
